@@ -55,10 +55,14 @@ struct MixerSpec {
   // Kinds "gated-delta-net", "gated-delta-product", "kda" and "ssd" (its groups): heads of queries
   // and keys, each read by heads / key_heads heads in turn; 0: as many as heads.
   int key_heads = 0;
+  // Kinds "gla" and "retention": heads of keys and values (and decays per key), each read by
+  // heads / kv_heads heads in turn; 0: as many as heads.
+  int kv_heads = 0;
   int householders = 2;  // kind "gated-delta-product": delta steps per position
   // A limit <= 0 of the logarithm of a decay per key channel; 0: none. Kind "gla" clamps at it,
   // "kda" approaches it by a sigmoid.
   float decay_floor = 0;
+  bool lower_bound = false;       // kind "hgrn": decays are at least learned numbers
   float output_norm_eps = 1e-5f;  // of the RMS norm of a head's output
 
   int heads = 8;

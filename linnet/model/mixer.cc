@@ -106,6 +106,9 @@ void Validate(const MixerSpec& spec, int query_dim, const std::string& where) {
   require(spec.key_heads == 0 || (spec.key_heads > 0 && spec.heads % spec.key_heads == 0),
           "key_heads is ", spec.key_heads, "; it must divide the number of heads, ", spec.heads,
           ", or be 0");
+  require(spec.kv_heads == 0 || (spec.kv_heads > 0 && spec.heads % spec.kv_heads == 0),
+          "kv_heads is ", spec.kv_heads, "; it must divide the number of heads, ", spec.heads,
+          ", or be 0");
   require(spec.decay_floor <= 0 && spec.decay_floor >= -1000, "decay_floor is ", spec.decay_floor,
           "; it must lie in [-1000, 0]");
   require(spec.output_norm_eps > 0 && spec.output_norm_eps < 1, "output_norm_eps is ",

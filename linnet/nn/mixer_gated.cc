@@ -33,6 +33,7 @@ Tensor Initial(const TensorInfo& info) {
     const Tensor dt = x.uniform_(std::log(0.001), std::log(0.1)).exp_();
     return dt + torch::log(-torch::expm1(-dt));
   }
+  if (info.name == "lower_bound") return x.uniform_(0.01, 0.99).logit_();
   if (info.shape.size() > 1 || info.name.ends_with(".bias")) {
     const double bound = 1 / std::sqrt(static_cast<double>(info.shape.back()));
     return x.uniform_(-bound, bound);
@@ -62,8 +63,8 @@ class GatedMixerImpl : public MixerImpl {
   // Always causal: mask.causal is not read.
   Tensor Mix(const Parts& in, const Mask& mask) override {
     CheckParts(in);
-    CheckAttention(spec_.kind.c_str(), Repeated(in[0]), Repeated(First(in[1])), First(in[2]), mask,
-                   /*quadratic=*/false, spec_.query_dim);
+    CheckAttention(spec_.kind.c_str(), Repeated(in[0]), Repeated(First(in[1])),
+                   Repeated(First(in[2])), mask, /*quadratic=*/false, KeyDim());
     if (in[0].size(1) != in[1].size(1)) {
       throw InputError("attention '", spec_.kind, "' needs as many keys as queries; got ",
                        in[1].size(1), " and ", in[0].size(1));
@@ -74,14 +75,14 @@ class GatedMixerImpl : public MixerImpl {
                                      : DropBehind(part.unsqueeze(2), mask.lengths).squeeze(2));
     }
     const Tensor lengths = mask.lengths.defined() ? mask.lengths.contiguous() : Tensor();
-    return DropQueries(DropBehind(Compute(seen, lengths, nullptr), mask.lengths), mask);
+    return DropQueries(DropBehind(Out(seen, lengths, nullptr), mask.lengths), mask);
   }
 
   Tensor MixPiece(const Parts& in, MixerState& state) override {
     CheckParts(in);
-    CheckRecurrent(spec_.kind.c_str(), spec_.query_dim, Repeated(in[0]), Repeated(First(in[1])),
-                   First(in[2]), {}, state.empty() ? Tensor() : state.tensors[0]);
-    return Compute(in, {}, &state);
+    CheckRecurrent(spec_.kind.c_str(), KeyDim(), Repeated(in[0]), Repeated(First(in[1])),
+                   Repeated(First(in[2])), {}, state.empty() ? Tensor() : state.tensors[0]);
+    return Out(in, {}, &state);
   }
 
   Tensor MixStep(const Parts& in, MixerState& state) override {
@@ -119,44 +120,91 @@ class GatedMixerImpl : public MixerImpl {
                : x.narrow(3, 0, x.size(3) / form_.householders);
   }
 
-  // Queries or keys for each head.
+  // Queries, keys or values for each head.
   Tensor Repeated(const Tensor& x) const {
-    return form_.readers == 1 || x.dim() != 4 ? x : x.repeat_interleave(form_.readers, 2);
+    return x.dim() != 4 || x.size(2) == spec_.heads
+               ? x
+               : x.repeat_interleave(spec_.heads / x.size(2), 2);
+  }
+  int64_t KeyDim() const { return form_.by_channel() ? spec_.value_dim : spec_.query_dim; }
+
+  Tensor Out(const Parts& in, const Tensor& lengths, MixerState* state) const {
+    return form_.by_channel() ? ComputeChannels(in, lengths, state) : Compute(in, lengths, state);
+  }
+
+  // kChannel. state.tensors are h [N, H, 1, V] and, with a convolution, the last width - 1 inputs
+  // and decays of all heads.
+  Tensor ComputeChannels(const Parts& in, const Tensor& lengths, MixerState* state) const {
+    const auto type = in[0].scalar_type();
+    const bool begun = state != nullptr && !state->empty();
+    Tensor both = torch::cat({Wide(in[0]).flatten(2), Wide(in[1]).flatten(2)}, 2), past;
+    if (form_.convolution > 0) {
+      if (begun) past = state->tensors[1];
+      const Tensor weight =
+          torch::cat({own_.at("i_conv1d.weight"), own_.at("f_conv1d.weight")}).flatten(1);
+      both = ConvolvedRows(both, Wide(weight).t().contiguous(), Tensor(), lengths,
+                           state != nullptr ? &past : nullptr);
+    }
+    const std::vector<Tensor> parts = both.chunk(2, 2);
+    // 1 - e^g is computed without a difference.
+    Tensor g = torch::log_sigmoid(parts[1]), rest = torch::sigmoid(-parts[1]);
+    if (form_.bounded) {
+      const Tensor bound = Wide(own_.at("lower_bound"));
+      g = torch::logaddexp(torch::log_sigmoid(bound), torch::log_sigmoid(-bound) + g);
+      rest = rest * torch::sigmoid(-bound);
+    }
+    const Tensor x = torch::silu(parts[0]) * rest;
+    Tensor h = begun ? Wide(state->tensors[0]).flatten(1) : Tensor();
+    const Tensor out =
+        state != nullptr ? ops::ChannelScan(x, g, lengths, h) : ops::ChannelScan(x, g, lengths);
+    if (state != nullptr) {
+      state->tensors = {h.view({h.size(0), spec_.heads, 1, spec_.value_dim}).to(type)};
+      if (form_.convolution > 0) state->tensors.push_back(past);
+      state->length += x.size(1);
+    }
+    const Tensor normed = Normed(out, {2}) * Wide(own_.at(std::string(form_.norm) + ".weight"));
+    return normed.unflatten(2, {spec_.heads, spec_.value_dim})
+        .mul(torch::silu(Wide(in[2])))
+        .to(type);
+  }
+
+  static Tensor Wide(const Tensor& x) {
+    const bool narrow = x.scalar_type() == torch::kBFloat16 || x.scalar_type() == torch::kHalf;
+    return narrow ? x.to(torch::kFloat32) : x;
   }
 
   // state.tensors are the scan's state [N, H, K, V] and, with a convolution, the last width - 1
   // inputs of all heads' queries, keys and values. Types narrower than fp32 are computed in fp32.
   Tensor Compute(const Parts& in, const Tensor& lengths, MixerState* state) const {
     const auto type = in[0].scalar_type();
-    const bool narrow = type == torch::kBFloat16 || type == torch::kHalf;
-    const auto wide = [&](const Tensor& x) { return narrow ? x.to(torch::kFloat32) : x; };
     const auto part = [&](const char* name) {
       for (size_t i = 0; i < projections_.size(); ++i) {
-        if (projections_[i].name == name) return wide(in[i]);
+        if (projections_[i].name == name) return Wide(in[i]);
       }
       return Tensor();
     };
-    const auto own = [&](const std::string& name) { return wide(own_.at(name)); };
+    const auto own = [&](const std::string& name) { return Wide(own_.at(name)); };
     // x W^T + b, per head; the second factor of a product of low rank.
     const auto second = [&](const std::string& name, int width) {
       const Tensor y = torch::matmul(part((name + ".0").c_str()), own(name + ".1.weight").t());
       const Tensor biased = own_.count(name + ".1.bias") > 0 ? y + own(name + ".1.bias") : y;
-      return biased.unflatten(2, {spec_.heads, width});
+      return Repeated(biased.unflatten(2, {-1, width}));
     };
     const bool begun = state != nullptr && !state->empty();
     Tensor past = begun && form_.convolution > 0 ? state->tensors[1] : Tensor();
-    auto [q, k, v] = Convolved(wide(in[0]), wide(in[1]), wide(in[2]), lengths,
+    auto [q, k, v] = Convolved(Wide(in[0]), Wide(in[1]), Wide(in[2]), lengths,
                                state != nullptr ? &past : nullptr);
     if (form_.rotary) Rotate(begun ? state->length : 0, q, k);
     if (form_.householders > 1) k = Updates(k, spec_.query_dim), v = Updates(v, spec_.value_dim);
     if (form_.delta()) q = Normalized(q), k = Normalized(k);
-    q = Repeated(q), k = Repeated(k);
+    q = Repeated(q), k = Repeated(k), v = Repeated(v);
 
     kernels::ScanOptions options{.scale = form_.scale(spec_.query_dim)};
     ops::ScanInputs scan;
     scan.q = q, scan.k = k, scan.v = v;
     switch (form_.decay) {
       case GatedDecay::kNone:
+      case GatedDecay::kChannel:
         break;
       case GatedDecay::kConstant:
         scan.decay = ConstantDecay(v);
@@ -191,7 +239,7 @@ class GatedMixerImpl : public MixerImpl {
       if (form_.householders > 1) scan.erase = Updates(scan.erase, 1);
     }
     if (form_.write == GatedWrite::kTwoSided) scan.write = part("w_proj").sigmoid();
-    Tensor s = begun ? wide(state->tensors[0]) : Tensor();
+    Tensor s = begun ? Wide(state->tensors[0]) : Tensor();
     if (form_.householders > 1) {
       scan.q = Spread(scan.q, form_.householders - 1), scan.decay = Spread(scan.decay, 0);
     }
@@ -243,14 +291,7 @@ class GatedMixerImpl : public MixerImpl {
   Qkv Convolved(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
                 Tensor* past) const {
     if (form_.convolution == 0) return {q, k, v};
-    const int64_t behind = form_.convolution - 1, length = q.size(1);
-    Tensor x = torch::cat({q.flatten(2), k.flatten(2), v.flatten(2)}, 2);
-    if (past != nullptr) {
-      const Tensor before =
-          past->defined() ? *past : torch::zeros({x.size(0), behind, x.size(2)}, x.options());
-      x = torch::cat({before.to(x.scalar_type()), x}, 1);
-      *past = x.narrow(1, length, behind);
-    }
+    const Tensor x = torch::cat({q.flatten(2), k.flatten(2), v.flatten(2)}, 2);
     // In the order of the inputs' channels: [heads, blocks, width].
     const auto joined = [&](const char* end) {
       std::vector<Tensor> all;
@@ -265,15 +306,30 @@ class GatedMixerImpl : public MixerImpl {
       return torch::cat(all).to(x.scalar_type());
     };
     const Tensor weight = joined("weight").t().contiguous();
-    const Tensor bias =
-        form_.timed ? joined("bias").squeeze(1) : torch::zeros({x.size(2)}, x.options());
-    const Tensor all = ops::DepthwiseConvolution(x, weight, bias, lengths, /*causal=*/true);
-    const Tensor y = torch::silu(past != nullptr ? all.narrow(1, behind, length) : all);
+    const Tensor bias = form_.timed ? joined("bias").squeeze(1) : Tensor();
+    const Tensor y = torch::silu(ConvolvedRows(x, weight, bias, lengths, past));
     const std::vector<Tensor> parts = y.split_with_sizes(
         {q.size(2) * q.size(3), k.size(2) * k.size(3), v.size(2) * v.size(3)}, 2);
     return {parts[0].unflatten(2, {q.size(2), q.size(3)}),
             parts[1].unflatten(2, {k.size(2), k.size(3)}),
             parts[2].unflatten(2, {v.size(2), v.size(3)})};
+  }
+
+  // x [N, L, C], weight [width, C], bias [C] or undefined; past as above.
+  Tensor ConvolvedRows(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                       const Tensor& lengths, Tensor* past) const {
+    const int64_t behind = form_.convolution - 1, length = x.size(1);
+    Tensor rows = x;
+    if (past != nullptr) {
+      const Tensor before =
+          past->defined() ? *past : torch::zeros({x.size(0), behind, x.size(2)}, x.options());
+      rows = torch::cat({before.to(x.scalar_type()), x}, 1);
+      *past = rows.narrow(1, length, behind);
+    }
+    const Tensor all = ops::DepthwiseConvolution(
+        rows, weight, bias.defined() ? bias : torch::zeros({x.size(2)}, x.options()), lengths,
+        /*causal=*/true);
+    return past != nullptr ? all.narrow(1, behind, length) : all;
   }
 
   static Tensor Normalized(const Tensor& x) {
@@ -325,6 +381,7 @@ MixerKind GatedDeltaNetMixerKind() { return Kind("gated-delta-net"); }
 MixerKind GatedDeltaProductMixerKind() { return Kind("gated-delta-product"); }
 MixerKind Gdn2MixerKind() { return Kind("gdn2"); }
 MixerKind GlaMixerKind() { return Kind("gla"); }
+MixerKind HgrnMixerKind() { return Kind("hgrn"); }
 MixerKind KdaMixerKind() { return Kind("kda"); }
 MixerKind RetentionMixerKind() { return Kind("retention"); }
 MixerKind SsdMixerKind() { return Kind("ssd"); }

@@ -24,13 +24,20 @@ float Softplus(float x) { return std::max(x, 0.0f) + std::log1p(std::exp(-std::a
 // x W^T + b of a product of low rank, for some of its outputs.
 class SecondFactor {
  public:
-  // weight [out, rank], or empty if only sizes are needed; bias empty: none.
+  // `heads` x `width` outputs, where `readers` heads in turn read the same ones: weight
+  // [heads / readers * width, rank], or empty if only sizes are needed; bias empty: none.
   SecondFactor() = default;
-  SecondFactor(std::span<const float> weight, std::span<const float> bias, size_t out)
-      : out_(out), rank_(weight.size() / out), weight_(weight.size()), bias_(out) {
-    for (size_t i = 0; i < weight.size(); ++i) weight_[i % rank_ * out + i / rank_] = weight[i];
-    std::fill(bias_.begin(), bias_.end(), 0.0f);
-    std::copy(bias.begin(), bias.end(), bias_.begin());
+  SecondFactor(std::span<const float> weight, std::span<const float> bias, size_t heads,
+               size_t width, size_t readers = 1)
+      : out_(heads * width),
+        rank_(weight.size() * readers / out_),
+        weight_(out_ * rank_),
+        bias_(out_) {
+    for (size_t o = 0; o < out_; ++o) {
+      const size_t from = o / width / readers * width + o % width;
+      bias_[o] = bias.empty() ? 0 : bias[from];
+      for (size_t r = 0; r < rank_; ++r) weight_[r * out_ + o] = weight[from * rank_ + r];
+    }
   }
 
   void Apply(const float* x, size_t begin, size_t end, float* y) const {
@@ -100,11 +107,11 @@ class GatedMixer : public RuntimeMixer {
       decay_factor_ = SecondFactor(
           make.tensor(name + ".weight"),
           form_.decay == GatedDecay::kKey ? make.tensor(name + ".bias") : std::span<const float>(),
-          heads_ * dim_);
+          heads_, dim_, static_cast<size_t>(form_.value_readers()));
     }
     if (form_.gate == OutputGate::kSigmoid) {
       gate_factor_ = SecondFactor(make.tensor("g_proj.1.weight"), make.tensor("g_proj.1.bias"),
-                                  heads_ * value_dim_);
+                                  heads_, value_dim_);
     }
     decay_width_ = by_key ? dim_ : form_.decay == GatedDecay::kNone ? 0 : 1;
     options_ = {.decay = by_key                             ? ScanDecay::kKey
@@ -123,7 +130,7 @@ class GatedMixer : public RuntimeMixer {
   }
 
   size_t norm_heads() const override {
-    return form_.timed ? static_cast<size_t>(form_.readers) : 1;
+    return static_cast<size_t>(form_.norm_heads(static_cast<int>(heads_)));
   }
 
   size_t ScratchFloats(size_t rows, size_t heads, size_t) const override {
@@ -336,6 +343,7 @@ class GatedMixer : public RuntimeMixer {
     const size_t begin = call.heads.begin, count = call.count();
     switch (form_.decay) {
       case GatedDecay::kNone:
+      case GatedDecay::kChannel:  // mixer_hgrn.cc
         return;
       case GatedDecay::kConstant:
         std::copy_n(decays_.begin() + begin, count, decay);
