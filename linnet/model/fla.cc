@@ -279,8 +279,13 @@ void ReadMamba2(Config& config, int width, MixerSpec& mixer) {
     config.Refuse("num_heads x head_dim is not hidden_size x expand = ", values);
   }
   mixer.query_dim = config.Int("state_size", 128);
-  mixer.key_heads = config.Int("n_groups", 1);
+  const int groups = config.Int("n_groups", 1);
+  if (groups < 1 || mixer.heads % groups != 0) {
+    config.Refuse("n_groups is ", groups, "; it must divide num_heads = ", mixer.heads);
+  }
+  mixer.key_heads = groups == mixer.heads ? 0 : groups;
   mixer.short_convolution = config.Int("conv_kernel", 4);
+  if (mixer.short_convolution < 1) config.Refuse("conv_kernel is 0; it must be at least 1");
   config.MustBe("use_bias", false, false), config.MustBe("use_conv_bias", true, true);
   config.MustBe("rmsnorm", true, true), config.MustBe("rms_norm", true, true);
   config.MustBe("norm_before_gate", false, false), config.MustBe("D_has_hdim", false, false);
@@ -379,6 +384,7 @@ constexpr Kind kKinds[] = {
          throw InputError(
              "Mamba-2 needs heads x value_dim to be a multiple of d_model; here it is ", values);
        }
+       if (mixer.short_convolution == 0) throw InputError("Mamba-2 needs a short convolution");
        config["num_heads"] = mixer.heads;
        config["head_dim"] = mixer.value_dim;
        config["expand"] = values / width;
