@@ -99,7 +99,11 @@ struct KindCase {
 const std::vector<KindCase>& KindCases() {
   static const std::vector<KindCase> cases = {
       {"gla",
-       {.kind = "gla", .kv_heads = 2, .decay_floor = -0.5f, .heads = 4, .query_dim = 3,
+       {.kind = "gla",
+        .key_heads = 2,
+        .decay_floor = -0.5f,
+        .heads = 4,
+        .query_dim = 3,
         .value_dim = 6},
        {{"num_heads", 4}, {"num_kv_heads", 2}, {"expand_k", 0.5}, {"clamp_min", -0.5}},
        {{"attn.q_proj.weight", {12, 24}},
@@ -109,7 +113,7 @@ const std::vector<KindCase>& KindCases() {
         {"attn.gk_proj.1.bias", {6}},
         {"attn.g_proj.weight", {24, 24}}}},
       {"retnet",
-       {.kind = "retention", .kv_heads = 1, .heads = 2, .query_dim = 12, .value_dim = 24},
+       {.kind = "retention", .key_heads = 1, .heads = 2, .query_dim = 12, .value_dim = 24},
        {{"num_heads", 2}, {"num_kv_heads", 1}, {"expand_k", 1}, {"expand_v", 2}},
        {{"attn.q_proj.weight", {24, 24}},
         {"attn.k_proj.weight", {12, 24}},
@@ -124,8 +128,13 @@ const std::vector<KindCase>& KindCases() {
        {{"num_heads", 1}, {"num_v_heads", 2}, {"head_dim", 6}, {"expand_v", 2}},
        {{"attn.q_proj.weight", {6, 24}}, {"attn.A_log", {2}}}},
       {"gated_deltaproduct",
-       {.kind = "gated-delta-product", .negative_eigenvalues = true, .key_heads = 1,
-        .householders = 3, .heads = 2, .query_dim = 6, .value_dim = 12},
+       {.kind = "gated-delta-product",
+        .negative_eigenvalues = true,
+        .key_heads = 1,
+        .householders = 3,
+        .heads = 2,
+        .query_dim = 6,
+        .value_dim = 12},
        {{"num_heads", 1},
         {"num_v_heads", 2},
         {"num_householder", 3},
@@ -164,7 +173,10 @@ const std::vector<KindCase>& KindCases() {
         {"norm.weight", {24}}}},
       {"hgrn",
        {.kind = "hgrn", .short_convolution = 3, .heads = 3, .query_dim = 16, .value_dim = 16},
-       {{"expand_ratio", 2}, {"use_short_conv", true}, {"conv_size", 3}, {"use_lower_bound", false}},
+       {{"expand_ratio", 2},
+        {"use_short_conv", true},
+        {"conv_size", 3},
+        {"use_lower_bound", false}},
        {{"attn.i_proj.weight", {48, 24}},
         {"attn.f_proj.weight", {48, 24}},
         {"attn.g_proj.weight", {48, 24}},
@@ -217,24 +229,26 @@ void WriteTransformersMamba2(const fs::path& folder, const Shape& in_proj = {48,
     "time_step_max": 0.1, "time_step_min": 0.001, "time_step_rank": 256, "torch_dtype": "float32",
     "transformers_version": "4.57.1", "use_bias": false, "use_cache": true, "use_conv_bias": true,
     "vocab_size": 61})");
-  const std::pair<const char*, Shape> tensors[] = {{"backbone.embeddings.weight", {61, 8}},
-                                                   {"backbone.layers.0.norm.weight", {8}},
-                                                   {"backbone.layers.0.mixer.A_log", {4}},
-                                                   {"backbone.layers.0.mixer.D", {4}},
-                                                   {"backbone.layers.0.mixer.dt_bias", {4}},
-                                                   {"backbone.layers.0.mixer.in_proj.weight", in_proj},
-                                                   {"backbone.layers.0.mixer.conv1d.weight", {28, 1, 4}},
-                                                   {"backbone.layers.0.mixer.conv1d.bias", {28}},
-                                                   {"backbone.layers.0.mixer.norm.weight", {16}},
-                                                   {"backbone.layers.0.mixer.out_proj.weight", {8, 16}},
-                                                   {"backbone.norm_f.weight", {8}}};
+  const std::pair<const char*, Shape> tensors[] = {
+      {"backbone.embeddings.weight", {61, 8}},
+      {"backbone.layers.0.norm.weight", {8}},
+      {"backbone.layers.0.mixer.A_log", {4}},
+      {"backbone.layers.0.mixer.D", {4}},
+      {"backbone.layers.0.mixer.dt_bias", {4}},
+      {"backbone.layers.0.mixer.in_proj.weight", in_proj},
+      {"backbone.layers.0.mixer.conv1d.weight", {28, 1, 4}},
+      {"backbone.layers.0.mixer.conv1d.bias", {28}},
+      {"backbone.layers.0.mixer.norm.weight", {16}},
+      {"backbone.layers.0.mixer.out_proj.weight", {8, 16}},
+      {"backbone.norm_f.weight", {8}}};
   SafetensorsWriter writer;
   std::vector<std::vector<float>> all;
   for (const auto& [name, shape] : tensors) {
     int64_t count = 1;
     for (const int64_t n : shape) count *= n;
     std::vector<float>& values = all.emplace_back();
-    for (int64_t i = 0; i < count; ++i) values.push_back(static_cast<float>(i / (count / shape[0])));
+    for (int64_t i = 0; i < count; ++i)
+      values.push_back(static_cast<float>(i / (count / shape[0])));
     writer.Add(name, DType::kF32, shape, values.data());
   }
   writer.Write((folder / "model.safetensors").string());
@@ -253,12 +267,20 @@ TEST(FlaKinds, ReadsMamba2OfTransformers) {
   EXPECT_EQ(mixer.output_norm_eps, 1e-5f);
   EXPECT_EQ(model.spec().stack.feed_forward, FeedForwardKind::kNone);
   // in_proj is [z, x, B, C, dt] and conv1d [x, B, C]: gate, values, keys, queries, time step.
-  const std::tuple<const char*, size_t, size_t, size_t> parts[] = {
-      {"g_proj.weight", 0, 16, 8},   {"v_proj.weight", 16, 16, 8},  {"k_proj.weight", 32, 6, 8},
-      {"q_proj.weight", 38, 6, 8},   {"a_proj.weight", 44, 4, 8},   {"v_conv1d.weight", 0, 16, 4},
-      {"k_conv1d.weight", 16, 6, 4}, {"q_conv1d.weight", 22, 6, 4}, {"v_conv1d.bias", 0, 16, 1},
-      {"k_conv1d.bias", 16, 6, 1},   {"q_conv1d.bias", 22, 6, 1},   {"o_proj.weight", 0, 8, 16},
-      {"D", 0, 4, 1},                {"norm.weight", 0, 16, 1}};
+  const std::tuple<const char*, size_t, size_t, size_t> parts[] = {{"g_proj.weight", 0, 16, 8},
+                                                                   {"v_proj.weight", 16, 16, 8},
+                                                                   {"k_proj.weight", 32, 6, 8},
+                                                                   {"q_proj.weight", 38, 6, 8},
+                                                                   {"a_proj.weight", 44, 4, 8},
+                                                                   {"v_conv1d.weight", 0, 16, 4},
+                                                                   {"k_conv1d.weight", 16, 6, 4},
+                                                                   {"q_conv1d.weight", 22, 6, 4},
+                                                                   {"v_conv1d.bias", 0, 16, 1},
+                                                                   {"k_conv1d.bias", 16, 6, 1},
+                                                                   {"q_conv1d.bias", 22, 6, 1},
+                                                                   {"o_proj.weight", 0, 8, 16},
+                                                                   {"D", 0, 4, 1},
+                                                                   {"norm.weight", 0, 16, 1}};
   for (const auto& [name, first, rows, columns] : parts) {
     const auto values = model.Tensor(StrCat("transformer.layers.0.attention.", name));
     ASSERT_EQ(values.size(), rows * columns) << name;
@@ -274,8 +296,12 @@ TEST(FlaKinds, ReadsMamba2OfTransformers) {
 // Bounds that softmax and sums over layers give, and the way back.
 TEST(FlaKinds, LowerBoundsOfHgrnGrowFromLayerToLayer) {
   Folders folders;
-  const ModelSpec spec = SpecOf({.kind = "hgrn", .short_convolution = 0, .lower_bound = true,
-                                 .heads = 3, .query_dim = 8, .value_dim = 8});
+  const ModelSpec spec = SpecOf({.kind = "hgrn",
+                                 .short_convolution = 0,
+                                 .lower_bound = true,
+                                 .heads = 3,
+                                 .query_dim = 8,
+                                 .value_dim = 8});
   folders.WriteModel(spec);
   EXPECT_THROW(WriteFla(Checkpoint::Open(folders.model), folders.theirs.string()), InputError);
   EXPECT_FALSE(fs::exists(folders.theirs));
@@ -403,14 +429,15 @@ TEST(FlaKinds, RefuseOptionsByName) {
 TEST(FlaKinds, RefuseTensorsThatDoNotFit) {
   Folders folders;
   WriteTransformersMamba2(folders.theirs, {47, 8});
-  ExpectFault(folders, "'backbone.layers.0.mixer.in_proj.weight' is F32 [47, 8], but the config "
-                       "needs F32, F16 or BF16 [48, 8]");
+  ExpectFault(folders,
+              "'backbone.layers.0.mixer.in_proj.weight' is F32 [47, 8], but the config "
+              "needs F32, F16 or BF16 [48, 8]");
   folders.WriteConfig(R"({"model_type": "mamba2", "time_step_limit": [-Infinity, Infinity]})");
   ExpectFault(folders, "time_step_limit = [-1e+308,1e+308] is not supported");
   fs::remove_all(folders.theirs);
 
-  folders.WriteModel(SpecOf({.kind = "hgrn", .short_convolution = 0, .heads = 3, .query_dim = 8,
-                             .value_dim = 8}));
+  folders.WriteModel(
+      SpecOf({.kind = "hgrn", .short_convolution = 0, .heads = 3, .query_dim = 8, .value_dim = 8}));
   WriteFla(Checkpoint::Open(folders.model), folders.theirs.string());
   json config = folders.Config();
   config["use_lower_bound"] = true;
@@ -424,7 +451,10 @@ TEST(FlaKinds, RefuseModelsWithoutACounterpart) {
       {{.kind = "ssd", .short_convolution = 0, .heads = 4, .query_dim = 5, .value_dim = 12},
        "needs a short convolution"},
       {{.kind = "ssd", .heads = 3, .query_dim = 5, .value_dim = 12}, "a multiple of d_model"},
-      {{.kind = "gated-delta-product", .short_convolution = 0, .heads = 2, .query_dim = 6,
+      {{.kind = "gated-delta-product",
+        .short_convolution = 0,
+        .heads = 2,
+        .query_dim = 6,
         .value_dim = 6},
        "without a convolution"},
       {{.kind = "hgrn", .lower_bound = true, .heads = 2, .query_dim = 8, .value_dim = 8},

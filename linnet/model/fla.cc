@@ -253,7 +253,7 @@ void ReadPlain(Config& config, MixerSpec& mixer) {
   if (kv_heads < 1 || mixer.heads % kv_heads != 0) {
     config.Refuse("num_kv_heads is ", kv_heads, "; it must divide num_heads = ", mixer.heads);
   }
-  mixer.kv_heads = kv_heads == mixer.heads ? 0 : kv_heads;
+  mixer.key_heads = kv_heads == mixer.heads ? 0 : kv_heads;
   config.MustBeAbsent("feature_map");
   config.MustBe("use_short_conv", false, false);
   config.Has("conv_size");
@@ -263,7 +263,7 @@ void ReadPlain(Config& config, MixerSpec& mixer) {
 
 void WritePlain(const MixerSpec& mixer, int width, json& config) {
   WriteShares(mixer, width, config);
-  if (mixer.kv_heads > 0) config["num_kv_heads"] = mixer.kv_heads;
+  if (mixer.key_heads > 0) config["num_kv_heads"] = mixer.key_heads;
 }
 
 // Also what transformers calls mamba2, which has other names of a few options.

@@ -80,10 +80,6 @@ int KeyReaders(const MixerSpec& spec) {
   return spec.key_heads > 0 ? spec.heads / spec.key_heads : 1;
 }
 
-int ValueReaders(const MixerSpec& spec) {
-  return spec.kv_heads > 0 ? spec.heads / spec.kv_heads : 1;
-}
-
 double RetentionDecay(int head) { return std::log1p(-std::exp2(-5.0 - head)); }
 
 double RotaryFrequency(int i, int query_dim) { return std::pow(10000.0, -2.0 * i / query_dim); }

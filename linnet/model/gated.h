@@ -102,9 +102,8 @@ std::vector<ProjectionInfo> GatedProjections(const MixerSpec& spec, const GatedF
 // The mixer's other tensors. Second factors of low-rank products are name.1.weight [out, rank].
 std::vector<TensorInfo> GatedTensors(const MixerSpec& spec, const GatedForm& form);
 
-// GatedForm::readers of a kind that has MixerSpec::key_heads, or kv_heads.
+// GatedForm::readers of a kind that has MixerSpec::key_heads.
 int KeyReaders(const MixerSpec& spec);
-int ValueReaders(const MixerSpec& spec);
 
 // kConstant's logarithm of head h's decay.
 double RetentionDecay(int head);

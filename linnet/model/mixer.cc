@@ -50,7 +50,7 @@ std::string BeyondGated(const MixerSpec& spec) { return StrCat("attention ", spe
 
 std::vector<ProjectionInfo> MixerProjections(const MixerSpec& spec) {
   const MixerInfo info = FindMixer(spec.kind);
-  if (info.gated) return GatedProjections(spec, info.gated(spec));
+  if (info.projections) return info.projections(spec);
   return {{.name = "query_projection", .width = spec.query_dim},
           {.name = "key_projection", .width = spec.query_dim},
           {.name = "value_projection", .width = spec.value_dim}};
@@ -70,8 +70,8 @@ void MixerTensors(const MixerSpec& spec, int64_t d_model, const std::string& nam
   if (omega > 0) {
     table.push_back({name + ".inner_attention.feature_map.omega", {spec.query_dim, omega}});
   }
-  if (info.gated) {
-    for (const TensorInfo& own : GatedTensors(spec, info.gated(spec))) {
+  if (info.tensors) {
+    for (const TensorInfo& own : info.tensors(spec)) {
       table.push_back({StrCat(name, ".", own.name), own.shape});
     }
   }
@@ -105,9 +105,6 @@ void Validate(const MixerSpec& spec, int query_dim, const std::string& where) {
   in_range("householders", spec.householders, 1, 16);
   require(spec.key_heads == 0 || (spec.key_heads > 0 && spec.heads % spec.key_heads == 0),
           "key_heads is ", spec.key_heads, "; it must divide the number of heads, ", spec.heads,
-          ", or be 0");
-  require(spec.kv_heads == 0 || (spec.kv_heads > 0 && spec.heads % spec.kv_heads == 0),
-          "kv_heads is ", spec.kv_heads, "; it must divide the number of heads, ", spec.heads,
           ", or be 0");
   require(spec.decay_floor <= 0 && spec.decay_floor >= -1000, "decay_floor is ", spec.decay_floor,
           "; it must lie in [-1000, 0]");

@@ -84,19 +84,17 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
       return lengths.defined() ? lengths[n].item<int64_t>() : x.size(1);
     };
     const int64_t queries = count(mask.query_lengths, in[0]), keys = count(mask.lengths, in[1]);
-    // Several heads may read the same columns.
-    const auto rows = [&](const Tensor& x, int64_t length) {
-      return RowsOf(x, n, h * x.size(2) / Spec().heads, length);
-    };
-    Head head{.q = rows(in[0], queries),
-              .k = rows(in[1], keys),
-              .v = rows(in[2], keys),
+    const auto read = [&](const Tensor& x) { return h / (Spec().heads / x.size(2)); };
+    Head head{.q = RowsOf(in[0], n, read(in[0]), queries),
+              .k = RowsOf(in[1], n, read(in[1]), keys),
+              .v = RowsOf(in[2], n, read(in[2]), keys),
               .causal = mask.causal || info().always_causal,
               .omega = omega_,
               .own = own_,
               .index = static_cast<size_t>(h)};
     for (size_t i = 3; i < in.size(); ++i) {
-      head.more.push_back(rows(in[i].dim() == 3 ? in[i].unsqueeze(2) : in[i], keys));
+      const Tensor x = in[i].dim() == 3 ? in[i].unsqueeze(2) : in[i];
+      head.more.push_back(RowsOf(x, n, read(x), keys));
     }
     if (mask.allowed.defined()) {
       const Tensor allowed =

@@ -1,18 +1,14 @@
 // Gated recurrences (model/gated.h) over ops/scan.h: retention, gated linear attention, delta
 // rules.
 #include <torch/types.h>
-#include <torch/utils.h>
 
 #include <cmath>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "linnet/error.h"
-#include "linnet/nn/mixer.h"
-#include "linnet/nn/register_at.h"
-#include "linnet/ops/depthwise.h"
+#include "linnet/nn/recurrence.h"
+#include "linnet/nn/short_convolution.h"
 #include "linnet/ops/scan.h"
 
 namespace linnet::nn {
@@ -21,7 +17,6 @@ namespace {
 using kernels::ScanDecay;
 using kernels::ScanWrite;
 using torch::Tensor;
-using Parts = std::vector<Tensor>;
 
 Tensor Softplus(const Tensor& x) { return -torch::log_sigmoid(-x); }
 
@@ -33,7 +28,6 @@ Tensor Initial(const TensorInfo& info) {
     const Tensor dt = x.uniform_(std::log(0.001), std::log(0.1)).exp_();
     return dt + torch::log(-torch::expm1(-dt));
   }
-  if (info.name == "lower_bound") return x.uniform_(0.01, 0.99).logit_();
   if (info.shape.size() > 1 || info.name.ends_with(".bias")) {
     const double bound = 1 / std::sqrt(static_cast<double>(info.shape.back()));
     return x.uniform_(-bound, bound);
@@ -41,152 +35,26 @@ Tensor Initial(const TensorInfo& info) {
   return x.fill_(1);  // norms and D
 }
 
-class GatedMixerImpl : public MixerImpl {
+class GatedMixerImpl : public RecurrenceImpl {
  public:
   explicit GatedMixerImpl(const MixerSpec& spec)
-      : spec_(spec),
-        form_(FindMixer(spec.kind).gated(spec)),
-        projections_(GatedProjections(spec_, form_)) {
-    for (const TensorInfo& info : GatedTensors(spec_, form_)) {
-      own_[info.name] = Initial(info);
-      RegisterAt(*this, info.name, own_[info.name]);
-    }
-  }
-
-  Tensor forward(const Tensor&, const Tensor&, const Tensor&, const Mask&) override {
-    throw InputError("attention '", spec_.kind, "' reads ", projections_.size(),
-                     " projections, not three; use Mix()");
-  }
-  bool cross() const override { return false; }
-  bool recurrent() const override { return true; }
-
-  // Always causal: mask.causal is not read.
-  Tensor Mix(const Parts& in, const Mask& mask) override {
-    CheckParts(in);
-    CheckAttention(spec_.kind.c_str(), Repeated(in[0]), Repeated(First(in[1])),
-                   Repeated(First(in[2])), mask, /*quadratic=*/false, KeyDim());
-    if (in[0].size(1) != in[1].size(1)) {
-      throw InputError("attention '", spec_.kind, "' needs as many keys as queries; got ",
-                       in[1].size(1), " and ", in[0].size(1));
-    }
-    Parts seen;
-    for (const Tensor& part : in) {
-      seen.push_back(part.dim() == 4 ? DropBehind(part, mask.lengths)
-                                     : DropBehind(part.unsqueeze(2), mask.lengths).squeeze(2));
-    }
-    const Tensor lengths = mask.lengths.defined() ? mask.lengths.contiguous() : Tensor();
-    return DropQueries(DropBehind(Out(seen, lengths, nullptr), mask.lengths), mask);
-  }
-
-  Tensor MixPiece(const Parts& in, MixerState& state) override {
-    CheckParts(in);
-    CheckRecurrent(spec_.kind.c_str(), KeyDim(), Repeated(in[0]), Repeated(First(in[1])),
-                   Repeated(First(in[2])), {}, state.empty() ? Tensor() : state.tensors[0]);
-    return Out(in, {}, &state);
-  }
-
-  Tensor MixStep(const Parts& in, MixerState& state) override {
-    Parts rows;
-    for (const Tensor& part : in) rows.push_back(part.unsqueeze(1));
-    return MixPiece(rows, state).squeeze(1);
-  }
+      : RecurrenceImpl(spec, Initial), form_(FindMixer(spec.kind).gated(spec)) {}
 
  private:
-  // Queries, keys and values are compared with each other by CheckAttention().
-  void CheckParts(const Parts& in) const {
-    if (in.size() != projections_.size()) {
-      throw InputError("attention '", spec_.kind, "' reads ", projections_.size(),
-                       " projections; got ", in.size());
-    }
-    for (size_t i = 0; i < in.size(); ++i) {
-      const ProjectionInfo& info = projections_[i];
-      const bool fits =
-          in[i].dim() == (info.shared ? 3 : 4) && in[i].size(-1) == info.width &&
-          (info.shared || in[i].size(2) == spec_.heads / info.readers) &&
-          (i < 3 || (in[i].size(0) == in[0].size(0) && in[i].size(1) == in[1].size(1)));
-      if (!fits) {
-        throw InputError("attention '", spec_.kind, "': ", info.name, " has ", in[i].sizes(),
-                         "; it must be [N, L, ",
-                         info.shared ? "" : StrCat(spec_.heads / info.readers, ", "), info.width,
-                         "], with N and L of the queries ", in[0].sizes());
-      }
-    }
-  }
-
-  // A position's first key or value.
-  Tensor First(const Tensor& x) const {
-    return form_.householders == 1 || x.dim() != 4 || x.size(3) % form_.householders != 0
-               ? x
-               : x.narrow(3, 0, x.size(3) / form_.householders);
-  }
-
-  // Queries, keys or values for each head.
+  // Queries, keys, values or decays for each head.
   Tensor Repeated(const Tensor& x) const {
-    return x.dim() != 4 || x.size(2) == spec_.heads
-               ? x
-               : x.repeat_interleave(spec_.heads / x.size(2), 2);
-  }
-  int64_t KeyDim() const { return form_.by_channel() ? spec_.value_dim : spec_.query_dim; }
-
-  Tensor Out(const Parts& in, const Tensor& lengths, MixerState* state) const {
-    return form_.by_channel() ? ComputeChannels(in, lengths, state) : Compute(in, lengths, state);
+    return x.size(2) == spec_.heads ? x : x.repeat_interleave(spec_.heads / x.size(2), 2);
   }
 
-  // kChannel. state.tensors are h [N, H, 1, V] and, with a convolution, the last width - 1 inputs
-  // and decays of all heads.
-  Tensor ComputeChannels(const Parts& in, const Tensor& lengths, MixerState* state) const {
+  // Behind the scan's state, state.tensors has, with a convolution, the last width - 1 inputs of all
+  // heads' queries, keys and values.
+  Tensor Compute(const Parts& in, const Tensor& lengths, MixerState* state) const override {
     const auto type = in[0].scalar_type();
-    const bool begun = state != nullptr && !state->empty();
-    Tensor both = torch::cat({Wide(in[0]).flatten(2), Wide(in[1]).flatten(2)}, 2), past;
-    if (form_.convolution > 0) {
-      if (begun) past = state->tensors[1];
-      const Tensor weight =
-          torch::cat({own_.at("i_conv1d.weight"), own_.at("f_conv1d.weight")}).flatten(1);
-      both = ConvolvedRows(both, Wide(weight).t().contiguous(), Tensor(), lengths,
-                           state != nullptr ? &past : nullptr);
-    }
-    const std::vector<Tensor> parts = both.chunk(2, 2);
-    // 1 - e^g is computed without a difference.
-    Tensor g = torch::log_sigmoid(parts[1]), rest = torch::sigmoid(-parts[1]);
-    if (form_.bounded) {
-      const Tensor bound = Wide(own_.at("lower_bound"));
-      g = torch::logaddexp(torch::log_sigmoid(bound), torch::log_sigmoid(-bound) + g);
-      rest = rest * torch::sigmoid(-bound);
-    }
-    const Tensor x = torch::silu(parts[0]) * rest;
-    Tensor h = begun ? Wide(state->tensors[0]).flatten(1) : Tensor();
-    const Tensor out =
-        state != nullptr ? ops::ChannelScan(x, g, lengths, h) : ops::ChannelScan(x, g, lengths);
-    if (state != nullptr) {
-      state->tensors = {h.view({h.size(0), spec_.heads, 1, spec_.value_dim}).to(type)};
-      if (form_.convolution > 0) state->tensors.push_back(past);
-      state->length += x.size(1);
-    }
-    const Tensor normed = Normed(out, {2}) * Wide(own_.at(std::string(form_.norm) + ".weight"));
-    return normed.unflatten(2, {spec_.heads, spec_.value_dim})
-        .mul(torch::silu(Wide(in[2])))
-        .to(type);
-  }
-
-  static Tensor Wide(const Tensor& x) {
-    const bool narrow = x.scalar_type() == torch::kBFloat16 || x.scalar_type() == torch::kHalf;
-    return narrow ? x.to(torch::kFloat32) : x;
-  }
-
-  // state.tensors are the scan's state [N, H, K, V] and, with a convolution, the last width - 1
-  // inputs of all heads' queries, keys and values. Types narrower than fp32 are computed in fp32.
-  Tensor Compute(const Parts& in, const Tensor& lengths, MixerState* state) const {
-    const auto type = in[0].scalar_type();
-    const auto part = [&](const char* name) {
-      for (size_t i = 0; i < projections_.size(); ++i) {
-        if (projections_[i].name == name) return Wide(in[i]);
-      }
-      return Tensor();
-    };
-    const auto own = [&](const std::string& name) { return Wide(own_.at(name)); };
+    const auto part = [&](const std::string& name) { return Part(in, name); };
+    const auto own = [&](const std::string& name) { return Own(name); };
     // x W^T + b, per head; the second factor of a product of low rank.
     const auto second = [&](const std::string& name, int width) {
-      const Tensor y = torch::matmul(part((name + ".0").c_str()), own(name + ".1.weight").t());
+      const Tensor y = torch::matmul(part(name + ".0"), own(name + ".1.weight").t());
       const Tensor biased = own_.count(name + ".1.bias") > 0 ? y + own(name + ".1.bias") : y;
       return Repeated(biased.unflatten(2, {-1, width}));
     };
@@ -204,7 +72,7 @@ class GatedMixerImpl : public MixerImpl {
     scan.q = q, scan.k = k, scan.v = v;
     switch (form_.decay) {
       case GatedDecay::kNone:
-      case GatedDecay::kChannel:
+      case GatedDecay::kChannel:  // mixer_hgrn.cc
         break;
       case GatedDecay::kConstant:
         scan.decay = ConstantDecay(v);
@@ -307,29 +175,12 @@ class GatedMixerImpl : public MixerImpl {
     };
     const Tensor weight = joined("weight").t().contiguous();
     const Tensor bias = form_.timed ? joined("bias").squeeze(1) : Tensor();
-    const Tensor y = torch::silu(ConvolvedRows(x, weight, bias, lengths, past));
+    const Tensor y = torch::silu(ShortConvolution(x, weight, bias, lengths, past));
     const std::vector<Tensor> parts = y.split_with_sizes(
         {q.size(2) * q.size(3), k.size(2) * k.size(3), v.size(2) * v.size(3)}, 2);
     return {parts[0].unflatten(2, {q.size(2), q.size(3)}),
             parts[1].unflatten(2, {k.size(2), k.size(3)}),
             parts[2].unflatten(2, {v.size(2), v.size(3)})};
-  }
-
-  // x [N, L, C], weight [width, C], bias [C] or undefined; past as above.
-  Tensor ConvolvedRows(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                       const Tensor& lengths, Tensor* past) const {
-    const int64_t behind = form_.convolution - 1, length = x.size(1);
-    Tensor rows = x;
-    if (past != nullptr) {
-      const Tensor before =
-          past->defined() ? *past : torch::zeros({x.size(0), behind, x.size(2)}, x.options());
-      rows = torch::cat({before.to(x.scalar_type()), x}, 1);
-      *past = rows.narrow(1, length, behind);
-    }
-    const Tensor all = ops::DepthwiseConvolution(
-        rows, weight, bias.defined() ? bias : torch::zeros({x.size(2)}, x.options()), lengths,
-        /*causal=*/true);
-    return past != nullptr ? all.narrow(1, behind, length) : all;
   }
 
   static Tensor Normalized(const Tensor& x) {
@@ -363,10 +214,7 @@ class GatedMixerImpl : public MixerImpl {
         .expand({v.size(0), v.size(1), v.size(2), 1});
   }
 
-  MixerSpec spec_;
-  GatedForm form_;
-  std::vector<ProjectionInfo> projections_;
-  std::map<std::string, Tensor> own_;
+  const GatedForm form_;
 };
 
 MixerKind Kind(const char* name) {
@@ -381,7 +229,6 @@ MixerKind GatedDeltaNetMixerKind() { return Kind("gated-delta-net"); }
 MixerKind GatedDeltaProductMixerKind() { return Kind("gated-delta-product"); }
 MixerKind Gdn2MixerKind() { return Kind("gdn2"); }
 MixerKind GlaMixerKind() { return Kind("gla"); }
-MixerKind HgrnMixerKind() { return Kind("hgrn"); }
 MixerKind KdaMixerKind() { return Kind("kda"); }
 MixerKind RetentionMixerKind() { return Kind("retention"); }
 MixerKind SsdMixerKind() { return Kind("ssd"); }

@@ -100,8 +100,8 @@ std::vector<std::pair<std::string, MixerSpec>> Variants(const MixerInfo& info) {
       variants.emplace_back(StrCat(name, "_", variant), changed);
     };
     add("full", "scaled", {.scale = 0.7f});
-    add("gla", "grouped", {.kv_heads = 2});
-    add("retention", "grouped", {.kv_heads = 2});
+    add("gla", "grouped", {.key_heads = 2});
+    add("retention", "grouped", {.key_heads = 2});
     add("gated-delta-product", "grouped", {.key_heads = 2, .householders = 3});
     add("ssd", "grouped", {.key_heads = 2});
     add("ssd", "one_group", {.key_heads = 1});

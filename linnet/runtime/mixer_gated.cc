@@ -24,20 +24,13 @@ float Softplus(float x) { return std::max(x, 0.0f) + std::log1p(std::exp(-std::a
 // x W^T + b of a product of low rank, for some of its outputs.
 class SecondFactor {
  public:
-  // `heads` x `width` outputs, where `readers` heads in turn read the same ones: weight
-  // [heads / readers * width, rank], or empty if only sizes are needed; bias empty: none.
+  // weight [out, rank], or empty if only sizes are needed; bias empty: none.
   SecondFactor() = default;
-  SecondFactor(std::span<const float> weight, std::span<const float> bias, size_t heads,
-               size_t width, size_t readers = 1)
-      : out_(heads * width),
-        rank_(weight.size() * readers / out_),
-        weight_(out_ * rank_),
-        bias_(out_) {
-    for (size_t o = 0; o < out_; ++o) {
-      const size_t from = o / width / readers * width + o % width;
-      bias_[o] = bias.empty() ? 0 : bias[from];
-      for (size_t r = 0; r < rank_; ++r) weight_[r * out_ + o] = weight[from * rank_ + r];
-    }
+  SecondFactor(std::span<const float> weight, std::span<const float> bias, size_t out)
+      : out_(out), rank_(weight.size() / out), weight_(weight.size()), bias_(out) {
+    for (size_t i = 0; i < weight.size(); ++i) weight_[i % rank_ * out + i / rank_] = weight[i];
+    std::fill(bias_.begin(), bias_.end(), 0.0f);
+    std::copy(bias.begin(), bias.end(), bias_.begin());
   }
 
   void Apply(const float* x, size_t begin, size_t end, float* y) const {
@@ -104,14 +97,15 @@ class GatedMixer : public RuntimeMixer {
     }
     if (by_key) {
       const std::string name = form_.decay == GatedDecay::kKey ? "gk_proj.1" : "f_proj.1";
-      decay_factor_ = SecondFactor(
-          make.tensor(name + ".weight"),
-          form_.decay == GatedDecay::kKey ? make.tensor(name + ".bias") : std::span<const float>(),
-          heads_, dim_, static_cast<size_t>(form_.value_readers()));
+      const AlignedBuffer<float> weight = ForEachHead(make.tensor(name + ".weight"));
+      AlignedBuffer<float> bias;
+      if (form_.decay == GatedDecay::kKey) bias = ForEachHead(make.tensor(name + ".bias"));
+      decay_factor_ =
+          SecondFactor({weight.data(), weight.size()}, {bias.data(), bias.size()}, heads_ * dim_);
     }
     if (form_.gate == OutputGate::kSigmoid) {
       gate_factor_ = SecondFactor(make.tensor("g_proj.1.weight"), make.tensor("g_proj.1.bias"),
-                                  heads_, value_dim_);
+                                  heads_ * value_dim_);
     }
     decay_width_ = by_key ? dim_ : form_.decay == GatedDecay::kNone ? 0 : 1;
     options_ = {.decay = by_key                             ? ScanDecay::kKey
@@ -209,6 +203,18 @@ class GatedMixer : public RuntimeMixer {
     AlignedBuffer<float> copy(from.size());
     std::copy(from.begin(), from.end(), copy.begin());
     return copy;
+  }
+
+  // Rows of each head, where several heads in turn have the same ones.
+  AlignedBuffer<float> ForEachHead(std::span<const float> from) const {
+    const auto readers = static_cast<size_t>(form_.value_readers());
+    AlignedBuffer<float> rows(from.size() * readers);
+    const size_t size = rows.size() / heads_;
+    for (size_t h = 0; h < heads_; ++h) {
+      std::copy_n(from.begin() + static_cast<ptrdiff_t>(h / readers * size), size,
+                  rows.begin() + h * size);
+    }
+    return rows;
   }
 
   // The weights of each head as [taps, channels]: queries, keys, values.

@@ -234,7 +234,6 @@ ModelSpec BaseSpec(const TrainConfig& config) {
       .negative_eigenvalues = config.negative_eigenvalues,
       .gate_rank = config.gate_rank,
       .key_heads = config.key_heads,
-      .kv_heads = config.kv_heads,
       .householders = config.householders,
       .decay_floor = static_cast<float>(config.decay_floor),
       .lower_bound = config.lower_bound,

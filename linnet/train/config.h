@@ -32,7 +32,6 @@ struct TrainConfig {
   bool negative_eigenvalues = false;
   int gate_rank = 16;
   int key_heads = 0;
-  int kv_heads = 0;
   int householders = 2;
   double decay_floor = 0;
   bool lower_bound = false;
@@ -151,12 +150,11 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
       "delta-net, gated-delta-net, gated-delta-product, kda, gdn2: strengths up to 2 instead of 1",
       c.negative_eigenvalues);
   visit("gate_rank", "", "gla: rank of the decay's projection", c.gate_rank);
-  visit("key_heads", "",
-        "gated-delta-net, gated-delta-product, kda, ssd: heads of queries and keys, a divisor of "
-        "--heads; 0: --heads",
-        c.key_heads);
-  visit("kv_heads", "",
-        "gla, retention: heads of keys and values, a divisor of --heads; 0: --heads", c.kv_heads);
+  visit(
+      "key_heads", "",
+      "gated-delta-net, gated-delta-product, kda, ssd: heads of queries and keys; gla, retention: "
+      "of keys and values; a divisor of --heads; 0: --heads",
+      c.key_heads);
   visit("householders", "", "gated-delta-product: delta steps per position", c.householders);
   visit("decay_floor", "",
         "gla, kda: limit of the decay's logarithm, for example -5 for kda; 0: none", c.decay_floor);

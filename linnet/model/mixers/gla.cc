@@ -7,7 +7,7 @@ GatedForm Form(const MixerSpec& spec) {
   return {.decay = GatedDecay::kKey,
           .gate = OutputGate::kSilu,
           .norm = "g_norm_swish_gate",
-          .readers = ValueReaders(spec),
+          .readers = KeyReaders(spec),
           .shared_values = true};
 }
 

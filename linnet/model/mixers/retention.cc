@@ -8,7 +8,7 @@ GatedForm Form(const MixerSpec& spec) {
           .gate = OutputGate::kSilu,
           .rotary = true,
           .norm = "g_norm_swish_gate",
-          .readers = ValueReaders(spec),
+          .readers = KeyReaders(spec),
           .shared_values = true};
 }
 
