@@ -571,7 +571,9 @@ std::string Changed(std::string name, const Changes& changes) {
 
 FlaPart FlaPartOf(const MixerSpec& mixer, const TensorInfo& info) {
   const int64_t rows = info.shape.empty() ? 1 : info.shape[0];
-  if (mixer.kind != "ssd") {
+  const auto gated = FindMixer(mixer.kind).gated;
+  const bool mamba = gated != nullptr && gated(mixer).timed;
+  if (!mamba) {
     return {Changed(info.name, {{"value_embedding", "model.embeddings"},
                                 {"predictor", "lm_head"},
                                 {"transformer.", "model."},
