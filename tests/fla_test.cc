@@ -54,35 +54,20 @@ void Rewrite(
 }
 
 std::string Fault(const GatedModel& golden, const std::string& tokenizer = "") {
-  try {
-    FlaModel::Open(golden.folder.string(), tokenizer);
-  } catch (const InputError& error) {
-    return error.what();
-  }
-  return "none";
-}
-
-std::vector<float> All(const std::string& path) {
-  const Checkpoint checkpoint = Checkpoint::Open(path);
-  std::vector<float> all;
-  for (const TensorInfo& info : TensorTable(checkpoint.spec())) {
-    const auto values = checkpoint.Tensor(info.name);
-    all.insert(all.end(), values.begin(), values.end());
-  }
-  return all;
+  return ImportFault(golden.folder, tokenizer);
 }
 
 TEST(Fla, ReadsShards) {
-  const std::vector<float> whole = All(GatedModel("gla").Import());
+  const std::vector<float> whole = AllTensors(GatedModel("gla").Import());
   const GatedModel golden("gla", /*shards=*/3);
   EXPECT_EQ(FlaModel::Open(golden.folder.string()).files(), 3u);
-  EXPECT_EQ(All(golden.Import()), whole);
+  EXPECT_EQ(AllTensors(golden.Import()), whole);
   fs::remove(golden.folder / "model-2.safetensors");
   EXPECT_NE(Fault(golden).find("model-2.safetensors"), std::string::npos) << Fault(golden);
 }
 
 TEST(Fla, ReadsTensorsOfOlderVersions) {
-  const std::vector<float> whole = All(GatedModel("gla").Import());
+  const std::vector<float> whole = AllTensors(GatedModel("gla").Import());
   const GatedModel golden("gla");
   std::map<std::string, std::vector<float>> up;
   Rewrite(golden, [&](std::string& name, auto&, std::vector<float>& values) {
@@ -101,7 +86,7 @@ TEST(Fla, ReadsTensorsOfOlderVersions) {
     }
     return name.find("up_proj") == name.npos;
   });
-  EXPECT_EQ(All(golden.Import()), whole);
+  EXPECT_EQ(AllTensors(golden.Import()), whole);
 }
 
 TEST(Fla, ReadsTiedEmbeddings) {
@@ -177,7 +162,7 @@ TEST(Fla, WritesWhatItReads) {
     EXPECT_EQ(back.spec(), Checkpoint::Open(first).spec());
     EXPECT_EQ(Vocabulary(*back.spec().text()).end(), 456);
     back.Write(second, "{}");
-    EXPECT_EQ(All(second), All(first));
+    EXPECT_EQ(AllTensors(second), AllTensors(first));
   }
   EXPECT_THROW(WriteFla(Checkpoint::Open("models/digits.safetensors"), "unused"), InputError);
   EXPECT_FALSE(fs::exists("unused"));
@@ -186,7 +171,7 @@ TEST(Fla, WritesWhatItReads) {
 TEST(Fla, RefusesUnknownOptionsByName) {
   const std::pair<const char*, json> cases[] = {
       {"model_type", "mamba"},     {"model_type", nullptr},    {"hidden_act", "gelu"},
-      {"attn", {{"layers", {1}}}}, {"num_kv_heads", 1},        {"feature_map", "elu"},
+      {"attn", {{"layers", {1}}}}, {"num_kv_heads", 3},        {"feature_map", "elu"},
       {"use_short_conv", true},    {"use_output_gate", false}, {"use_gv", true},
       {"norm_eps", "small"},       {"num_heads", 0},           {"num_heads", 3},
       {"expand_k", 1e9},           {"hidden_size", -1},        {"num_hidden_layers", 0},

@@ -71,6 +71,28 @@ struct GatedModel {
   std::span<const double> Logits() const { return file.Get("logits").values<double>(); }
 };
 
+// Why a folder cannot be imported, or "none".
+inline std::string ImportFault(const std::filesystem::path& folder,
+                               const std::string& tokenizer = "") {
+  try {
+    FlaModel::Open(folder.string(), tokenizer);
+  } catch (const InputError& error) {
+    return error.what();
+  }
+  return "none";
+}
+
+// All numbers of a model file.
+inline std::vector<float> AllTensors(const std::string& path) {
+  const Checkpoint checkpoint = Checkpoint::Open(path);
+  std::vector<float> all;
+  for (const TensorInfo& info : TensorTable(checkpoint.spec())) {
+    const auto values = checkpoint.Tensor(info.name);
+    all.insert(all.end(), values.begin(), values.end());
+  }
+  return all;
+}
+
 }  // namespace linnet
 
 #endif  // LINNET_TESTS_GATED_MODELS_H_

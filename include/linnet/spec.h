@@ -53,12 +53,14 @@ struct MixerSpec {
   bool negative_eigenvalues = false;  // delta rules: strengths in (0, 2) instead of (0, 1)
   int gate_rank = 16;                 // kind "gla": rank of the decay's projection
   // Kinds "gated-delta-net", "gated-delta-product", "kda" and "ssd" (its groups): heads of queries
-  // and keys, each read by heads / key_heads heads in turn; 0: as many as heads.
+  // and keys, each read by heads / key_heads heads in turn; 0: as many as heads. Kinds "gla" and
+  // "retention": of keys and values.
   int key_heads = 0;
   int householders = 2;  // kind "gated-delta-product": delta steps per position
   // A limit <= 0 of the logarithm of a decay per key channel; 0: none. Kind "gla" clamps at it,
   // "kda" approaches it by a sigmoid.
   float decay_floor = 0;
+  bool lower_bound = false;       // kind "hgrn": decays are at least learned numbers
   float output_norm_eps = 1e-5f;  // of the RMS norm of a head's output
 
   int heads = 8;

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -247,15 +248,22 @@ void WriteConvolution(const MixerSpec& mixer, json& config) {
 }
 
 // What gla and retnet share.
-void ReadPlain(Config& config, const MixerSpec& mixer) {
-  if (config.Int("num_kv_heads", mixer.heads) != mixer.heads) {
-    config.Refuse("num_kv_heads differs from num_heads, which is not supported");
+void ReadPlain(Config& config, MixerSpec& mixer) {
+  const int kv_heads = config.Int("num_kv_heads", mixer.heads);
+  if (kv_heads < 1 || mixer.heads % kv_heads != 0) {
+    config.Refuse("num_kv_heads is ", kv_heads, "; it must divide num_heads = ", mixer.heads);
   }
+  mixer.key_heads = kv_heads == mixer.heads ? 0 : kv_heads;
   config.MustBeAbsent("feature_map");
   config.MustBe("use_short_conv", false, false);
   config.Has("conv_size");
   config.MustBe("use_output_gate", true, true);
   config.MustBe("elementwise_affine", true, true);
+}
+
+void WritePlain(const MixerSpec& mixer, int width, json& config) {
+  WriteShares(mixer, width, config);
+  if (mixer.key_heads > 0) config["num_kv_heads"] = mixer.key_heads;
 }
 
 // Also what transformers calls mamba2, which has other names of a few options.
@@ -271,12 +279,32 @@ void ReadMamba2(Config& config, int width, MixerSpec& mixer) {
     config.Refuse("num_heads x head_dim is not hidden_size x expand = ", values);
   }
   mixer.query_dim = config.Int("state_size", 128);
-  mixer.key_heads = config.Int("n_groups", 1);
+  const int groups = config.Int("n_groups", 1);
+  if (groups < 1 || mixer.heads % groups != 0) {
+    config.Refuse("n_groups is ", groups, "; it must divide num_heads = ", mixer.heads);
+  }
+  mixer.key_heads = groups == mixer.heads ? 0 : groups;
   mixer.short_convolution = config.Int("conv_kernel", 4);
+  if (mixer.short_convolution < 1) config.Refuse("conv_kernel is 0; it must be at least 1");
   config.MustBe("use_bias", false, false), config.MustBe("use_conv_bias", true, true);
   config.MustBe("rmsnorm", true, true), config.MustBe("rms_norm", true, true);
   config.MustBe("norm_before_gate", false, false), config.MustBe("D_has_hdim", false, false);
   config.MustBeUnlimited("dt_limit"), config.MustBeUnlimited("time_step_limit");
+}
+
+// The channels of flash-linear-attention's hgrn have no heads; here they are cut into some.
+void ReadHgrn(Config& config, int width, MixerSpec& mixer) {
+  const double values = std::trunc(width * config.Number("expand_ratio", 1));
+  if (!(values >= 1 && values < 1 << 20)) config.Refuse("hidden_size x expand_ratio is ", values);
+  mixer.value_dim = std::gcd(static_cast<int>(values), 128), mixer.query_dim = mixer.value_dim;
+  mixer.heads = static_cast<int>(values) / mixer.value_dim;
+  config.Has("conv_size");
+  mixer.short_convolution = config.Bool("use_short_conv", false) ? config.Int("conv_size", 4) : 0;
+  mixer.lower_bound = config.Bool("use_lower_bound", true);
+  if (mixer.lower_bound && static_cast<int>(values) != width) {
+    config.Refuse("use_lower_bound needs expand_ratio = 1");
+  }
+  config.MustBe("elementwise_affine", true, true);
 }
 
 // A kind of model: its model_type, and its mixer to and from the config and hidden_size.
@@ -301,7 +329,7 @@ constexpr Kind kKinds[] = {
          throw InputError("flash-linear-attention has gla with a gate rank of 16 only, here it is ",
                           mixer.gate_rank);
        }
-       WriteShares(mixer, width, config);
+       WritePlain(mixer, width, config);
        if (mixer.decay_floor < 0) config["clamp_min"] = Rounded(mixer.decay_floor);
      }},
     {"retnet", "retention", 2,
@@ -309,7 +337,7 @@ constexpr Kind kKinds[] = {
        ReadShares(config, width, 1, 2, 8, mixer);
        ReadPlain(config, mixer);
      },
-     WriteShares},
+     WritePlain},
     {"delta_net", "delta-net", 4,
      [](Config& config, int width, MixerSpec& mixer) {
        ReadShares(config, width, 1, 1, 16, mixer);
@@ -356,12 +384,14 @@ constexpr Kind kKinds[] = {
          throw InputError(
              "Mamba-2 needs heads x value_dim to be a multiple of d_model; here it is ", values);
        }
+       if (mixer.short_convolution == 0) throw InputError("Mamba-2 needs a short convolution");
        config["num_heads"] = mixer.heads;
        config["head_dim"] = mixer.value_dim;
        config["expand"] = values / width;
        config["state_size"] = mixer.query_dim;
        config["n_groups"] = mixer.key_heads > 0 ? mixer.key_heads : mixer.heads;
        config["conv_kernel"] = mixer.short_convolution;
+       config["layer_norm_epsilon"] = Rounded(mixer.output_norm_eps);  // its name in transformers
      }},
     {"kda", "kda", 4,
      [](Config& config, int, MixerSpec& mixer) {
@@ -376,6 +406,18 @@ constexpr Kind kKinds[] = {
        if (mixer.decay_floor < 0) {
          config["safe_gate"] = true, config["lower_bound"] = Rounded(mixer.decay_floor);
        }
+     }},
+    {"hgrn", "hgrn", 4, ReadHgrn,
+     [](const MixerSpec& mixer, int width, json& config) {
+       const int values = mixer.heads * mixer.value_dim;
+       if (mixer.lower_bound && values != width) {
+         throw InputError("hgrn with lower bounds needs heads x value_dim = d_model = ", width,
+                          "; here it is ", values);
+       }
+       config["expand_ratio"] = ShareOf(values, width);
+       config["use_short_conv"] = mixer.short_convolution > 0;
+       if (mixer.short_convolution > 0) config["conv_size"] = mixer.short_convolution;
+       config["use_lower_bound"] = mixer.lower_bound;
      }},
 };
 
@@ -407,7 +449,7 @@ std::pair<ModelSpec, bool> ReadConfig(Config& config) {
   const bool feeds = kind.hidden_ratio > 0;
   const double eps_of_kind = feeds ? 1e-6 : 1e-5;
   const auto eps = static_cast<float>(
-      config.Number(config.Has("norm_eps") ? "norm_eps" : "layer_norm_epsilon", eps_of_kind));
+      config.Number("norm_eps", config.Number("layer_norm_epsilon", eps_of_kind)));
   mixer.output_norm_eps = eps;
   int hidden = 1;
   if (feeds) {
@@ -444,6 +486,58 @@ float FromHalf(uint16_t half) {
   return sign != 0 ? -size : size;
 }
 
+// The lower bounds of hgrn. flash-linear-attention has model.lower_bounds [layers, channels]: with
+// p = softmax over the layers, the bound of layer l is p_1 + ... + p_l, in layer 0 zero. linnet has
+// the logit of each layer's bound.
+constexpr const char* kBounds = "model.lower_bounds";
+constexpr double kNoBound = -100;  // its sigmoid is zero beside any decay
+
+bool IsBound(const TensorInfo& info) { return info.name.ends_with(".attention.lower_bound"); }
+size_t LayerOf(const TensorInfo& info) {
+  return static_cast<size_t>(std::atoi(info.name.c_str() + std::strlen("transformer.layers.")));
+}
+
+// all: [layers, channels] of flash-linear-attention.
+void BoundLogits(std::span<const float> all, size_t layer, std::span<float> logits) {
+  const size_t channels = logits.size(), layers = all.size() / channels;
+  for (size_t c = 0; c < channels; ++c) {
+    double most = -HUGE_VAL, below = 0, above = 0;
+    for (size_t l = 0; l < layers; ++l) most = std::max<double>(most, all[l * channels + c]);
+    for (size_t l = 0; l < layers; ++l) {
+      const double p = std::exp(all[l * channels + c] - most);
+      (l > 0 && l <= layer ? below : above) += p;
+    }
+    logits[c] = static_cast<float>(below > 0 ? std::max(std::log(below) - std::log(above), kNoBound)
+                                             : kNoBound);
+  }
+}
+
+// The way back, for all layers.
+std::vector<float> BoundsOf(const Checkpoint& checkpoint) {
+  const auto layers = static_cast<size_t>(checkpoint.spec().stack.layers());
+  std::vector<std::vector<double>> bounds;
+  for (const TensorInfo& info : TensorTable(checkpoint.spec())) {
+    if (!IsBound(info)) continue;
+    std::vector<double>& own = bounds.emplace_back();
+    for (const float x : checkpoint.Tensor(info.name))
+      own.push_back(1 / (1 + std::exp(-double{x})));
+  }
+  std::vector<float> all;
+  for (size_t l = 0; l < bounds.size(); ++l) {
+    for (size_t c = 0; c < bounds[l].size(); ++c) {
+      const double share = l == 0 ? 1 - bounds[layers - 1][c] : bounds[l][c] - bounds[l - 1][c];
+      if (!(share > 0) || bounds[0][c] > 1e-30) {
+        throw InputError(checkpoint.path(),
+                         ": flash-linear-attention has lower bounds that are 0 in the first layer "
+                         "and grow from layer to layer; here layer ",
+                         l, " has ", bounds[l][c], " in channel ", c);
+      }
+      all.push_back(static_cast<float>(std::log(share)));
+    }
+  }
+  return all;
+}
+
 std::vector<int64_t> WithoutOnes(std::vector<int64_t> shape) {
   std::erase(shape, 1);
   return shape;
@@ -477,7 +571,9 @@ std::string Changed(std::string name, const Changes& changes) {
 
 FlaPart FlaPartOf(const MixerSpec& mixer, const TensorInfo& info) {
   const int64_t rows = info.shape.empty() ? 1 : info.shape[0];
-  if (mixer.kind != "ssd") {
+  const auto gated = FindMixer(mixer.kind).gated;
+  const bool mamba = gated != nullptr && gated(mixer).timed;
+  if (!mamba) {
     return {Changed(info.name, {{"value_embedding", "model.embeddings"},
                                 {"predictor", "lm_head"},
                                 {"transformer.", "model."},
@@ -592,6 +688,10 @@ void FlaModel::OpenTensors(const std::string& folder) {
 // and another name of the norm after a mixer.
 FlaModel::Source FlaModel::SourceOf(const TensorInfo& info) const {
   const size_t count = Numel(info.shape);
+  if (IsBound(info)) {
+    const TensorInfo all{kBounds, {spec_.stack.layers(), info.shape[0]}};
+    return {&Fitting(all.name, all.shape), 0, Numel(all.shape)};
+  }
   const FlaPart part = FlaPartOf(spec_.stack.mixer(), info);
   std::string name = part.name;
   if (tied_ && name == "lm_head.weight" && tensors_.count(name) == 0) {
@@ -618,6 +718,11 @@ FlaModel::Source FlaModel::SourceOf(const TensorInfo& info) const {
     name.replace(at, std::strlen(own), ".mlp.gate_proj.");
     shape[0] *= 2, first = index * count;
   }
+  return {&Fitting(name, shape), first, count};
+}
+
+// The tensor of that name. Throws InputError if it is missing or has another shape.
+const Tensor& FlaModel::Fitting(const std::string& name, const std::vector<int64_t>& shape) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
     throw InputError(folder_, ": the tensor ", Quote(name), " is missing");
@@ -628,7 +733,7 @@ FlaModel::Source FlaModel::SourceOf(const TensorInfo& info) const {
                      " ", FormatShape(tensor.shape), ", but the config needs F32, F16 or BF16 ",
                      FormatShape(shape));
   }
-  return {&tensor, first, count};
+  return tensor;
 }
 
 void FlaModel::CheckTensors() {
@@ -675,7 +780,11 @@ void FlaModel::Write(const std::string& path, const std::string& training) const
     }
     CheckFinite({wide.data(), count}, tensor->file, tensor->name);
     const DType stored = StoredAs(spec_, info.name, precision);
-    if (stored == tensor->dtype) {
+    if (IsBound(info)) {
+      AlignedBuffer<float> own(Numel(info.shape));
+      BoundLogits({wide.data(), count}, LayerOf(info), {own.data(), own.size()});
+      writer.Add(info.name, DType::kF32, info.shape, converted.emplace_back(std::move(own)).data());
+    } else if (stored == tensor->dtype) {
       writer.Add(info.name, stored, info.shape, data);
     } else {
       writer.Add(info.name, DType::kF32, info.shape,
@@ -732,6 +841,7 @@ void WriteFla(const Checkpoint& checkpoint, const std::string& folder) {
   if (fs::exists(folder, error) && !fs::is_empty(folder, error)) {
     throw InputError(folder, ": exists and is no empty folder; choose another --out");
   }
+  const std::vector<float> bounds = BoundsOf(checkpoint);
   CheckWritableFolder(folder);
   MakeFolder(folder);
   SafetensorsWriter writer;
@@ -739,6 +849,7 @@ void WriteFla(const Checkpoint& checkpoint, const std::string& folder) {
   std::map<std::string, std::vector<float>> joined;
   std::vector<std::pair<std::string, std::vector<int64_t>>> order;
   for (const TensorInfo& info : TensorTable(spec)) {
+    if (IsBound(info)) continue;
     const FlaPart part = FlaPartOf(spec.stack.mixer(), info);
     const auto values = checkpoint.Tensor(info.name);
     std::vector<int64_t> shape = info.shape;
@@ -751,6 +862,11 @@ void WriteFla(const Checkpoint& checkpoint, const std::string& folder) {
   }
   for (const auto& [name, shape] : order) {
     writer.Add(name, DType::kF32, shape, joined[name].data());
+  }
+  if (!bounds.empty()) {
+    const int64_t layers = spec.stack.layers();
+    writer.Add(kBounds, DType::kF32, {layers, static_cast<int64_t>(bounds.size()) / layers},
+               bounds.data());
   }
   writer.Write((fs::path(folder) / kWeights).string());
   if (spec.text() && spec.text()->unit == TextUnit::kToken) {

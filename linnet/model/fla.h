@@ -5,8 +5,8 @@
 //   model.Write("gla.safetensors", training);
 //   WriteFla(Checkpoint::Open("gla.safetensors"), "gla-again");
 //
-// Kinds: gla, retnet, delta_net, gated_deltanet, gated_deltaproduct, kda and mamba2. Options that would change what a model
-// computes, and that linnet does not have, are refused by name.
+// Kinds: gla, retnet, delta_net, gated_deltanet, gated_deltaproduct, kda, mamba2 and hgrn. Options
+// that would change what a model computes, and that linnet does not have, are refused by name.
 #ifndef LINNET_MODEL_FLA_H_
 #define LINNET_MODEL_FLA_H_
 
@@ -42,7 +42,8 @@ class FlaModel {
   void Write(const std::string& path, const std::string& training) const;
 
  private:
-  // A part of a tensor of the folder: all of it, or some of its rows.
+  // A part of a tensor of the folder: all of it, or some of its rows. For a lower bound, all of the
+  // tensor that it is computed from.
   struct Source {
     const Tensor* tensor;
     size_t first, count;  // elements
@@ -51,6 +52,7 @@ class FlaModel {
   void OpenTensors(const std::string& folder);
   void CheckTensors();
   Source SourceOf(const TensorInfo& info) const;
+  const Tensor& Fitting(const std::string& name, const std::vector<int64_t>& shape) const;
 
   std::string folder_;
   ModelSpec spec_;
@@ -60,7 +62,8 @@ class FlaModel {
 };
 
 // Where flash-linear-attention has a tensor of TensorTable(): rows from `first` on of a tensor with
-// `rows` rows. Mamba-2 has the products and convolutions of a layer in one tensor each.
+// `rows` rows. Mamba-2 has the products and convolutions of a layer in one tensor each. Not for the
+// lower bounds of hgrn, which are not stored as such (SourceOf() and WriteFla()).
 struct FlaPart {
   std::string name;
   int64_t first = 0, rows = 0;

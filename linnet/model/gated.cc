@@ -21,10 +21,14 @@ std::vector<ProjectionInfo> GatedProjections(const MixerSpec& spec, const GatedF
   const auto shared = [](const char* name, int rank) {
     return ProjectionInfo{.name = name, .width = rank, .bias = false, .shared = true};
   };
+  if (form.by_channel()) {
+    return {own("i_proj", spec.value_dim), own("f_proj", spec.value_dim),
+            own("g_proj", spec.value_dim)};
+  }
   std::vector<ProjectionInfo> all = {
-      {.name = "q_proj", .width = spec.query_dim, .bias = false, .readers = form.readers},
+      {.name = "q_proj", .width = spec.query_dim, .bias = false, .readers = form.query_readers()},
       each("k_proj", spec.query_dim, form.readers),
-      each("v_proj", spec.value_dim, 1)};
+      each("v_proj", spec.value_dim, form.value_readers())};
   if (form.write == GatedWrite::kDelta) all.push_back(each("b_proj", 1, 1));
   if (form.write == GatedWrite::kTwoSided) {
     all.push_back(own("b_proj", spec.query_dim));
@@ -41,10 +45,11 @@ std::vector<ProjectionInfo> GatedProjections(const MixerSpec& spec, const GatedF
 std::vector<TensorInfo> GatedTensors(const MixerSpec& spec, const GatedForm& form) {
   const int64_t heads = spec.heads, keys = heads * spec.query_dim, values = heads * spec.value_dim;
   std::vector<TensorInfo> all;
-  const std::pair<const char*, int64_t> convolved[] = {
-      {"q_conv1d", keys / form.readers},
+  std::vector<std::pair<const char*, int64_t>> convolved = {
+      {"q_conv1d", keys / form.query_readers()},
       {"k_conv1d", form.householders * keys / form.readers},
-      {"v_conv1d", form.householders * values}};
+      {"v_conv1d", form.householders * values / form.value_readers()}};
+  if (form.by_channel()) convolved = {{"i_conv1d", values}, {"f_conv1d", values}};
   for (const auto& [name, channels] : convolved) {
     if (form.convolution == 0) break;
     all.push_back({std::string(name) + ".weight", {channels, 1, form.convolution}});
@@ -54,8 +59,8 @@ std::vector<TensorInfo> GatedTensors(const MixerSpec& spec, const GatedForm& for
   if (rates) all.push_back({"A_log", {heads}});
   if (rates) all.push_back({"dt_bias", {form.decay == GatedDecay::kHead ? heads : keys}});
   if (form.decay == GatedDecay::kKey) {
-    all.push_back({"gk_proj.1.weight", {keys, spec.gate_rank}});
-    all.push_back({"gk_proj.1.bias", {keys}});
+    all.push_back({"gk_proj.1.weight", {keys / form.value_readers(), spec.gate_rank}});
+    all.push_back({"gk_proj.1.bias", {keys / form.value_readers()}});
   }
   if (form.decay == GatedDecay::kKeyRate) {
     all.push_back({"f_proj.1.weight", {keys, spec.value_dim}});
@@ -65,7 +70,9 @@ std::vector<TensorInfo> GatedTensors(const MixerSpec& spec, const GatedForm& for
     all.push_back({"g_proj.1.bias", {values}});
   }
   if (form.timed) all.push_back({"D", {heads}});
-  all.push_back({std::string(form.norm) + ".weight", {form.timed ? values : spec.value_dim}});
+  if (form.bounded) all.push_back({"lower_bound", {values}});
+  all.push_back({std::string(form.norm) + ".weight",
+                 {form.timed || form.by_channel() ? values : spec.value_dim}});
   return all;
 }
 

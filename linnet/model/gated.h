@@ -7,9 +7,10 @@
 //
 // For a position x, head h, with K = query_dim and V = value_dim:
 //
-//   q, k, v   projections, q and k those of head h / readers; with a convolution, silu(causal
-//             depthwise convolution); with a delta rule, q and k are divided by sqrt(|q|^2 + 1e-6);
-//             with `rotary`, channels i and i + K/2 are rotated by the angle t 10000^(-2i/K)
+//   q, k, v   projections, q and k those of head h / readers (with shared_values: k, v and a decay
+//             per key); with a convolution, silu(causal depthwise convolution); with a delta rule,
+//             q and k are divided by sqrt(|q|^2 + 1e-6); with `rotary`, channels i and i + K/2 are
+//             rotated by the angle t 10000^(-2i/K)
 //   out       the scan's with scale K^-1/2, decay and strength as below
 //   result    out / sqrt(mean(out^2) + eps) * norm, times silu(g) or sigmoid(g)
 //
@@ -20,6 +21,14 @@
 // -exp(A_log) d, the scan's scale is 1 and its value d v, out is the scan's plus D v, and the
 // result is y / sqrt(mean(y^2) + eps) * norm with y = out silu(g), where the mean is over the
 // channels of all heads that read the same keys.
+//
+// The decay kChannel (HGRN) has no queries and keys: the state of a head is V numbers h, with
+//
+//   h_t = e^g h_{t-1} + silu(i) (1 - e^g),  g = log(b + (1 - b) sigmoid(f)),  b = sigmoid(lower_bound)
+//
+// where i and f are i_proj x and f_proj x, with a convolution the causal depthwise convolutions of
+// them; without `bounded`, b = 0. The result is h / sqrt(mean(h^2) + eps) * norm times silu(g_proj x),
+// where the mean is over the channels of all heads.
 //
 // Structure and tensor names are those of flash-linear-attention, except that Mamba-2's in_proj and
 // conv1d are several tensors here.
@@ -44,6 +53,7 @@ enum class GatedDecay : uint8_t {
   kKey,      // max(logsigmoid(gk_proj x) / 16, floor)
   kKeyRate,  // -exp(A_log) softplus(f_proj x + dt_bias), or with a floor
              // floor sigmoid(exp(A_log) (f_proj x + dt_bias))
+  kChannel,  // one for each channel of a state of V numbers, see above
 };
 
 // The scan's write (kernels/scan.h). Strengths of erasing are doubled by spec.negative_eigenvalues.
@@ -66,10 +76,17 @@ struct GatedForm {
   int convolution = 0;  // width in positions; 0: none
   bool rotary = false;
   const char* norm = "o_norm";
-  int readers = 1;       // heads that read the same queries and keys
-  int householders = 1;  // delta steps per position
+  int readers = 1;             // heads that read the same keys
+  bool shared_values = false;  // ... the same values and decays per key; else the same queries
+  int householders = 1;        // delta steps per position
   bool timed = false;
+  bool bounded = false;
 
+  int query_readers() const { return shared_values ? 1 : readers; }
+  int value_readers() const { return shared_values ? readers : 1; }
+  bool by_channel() const { return decay == GatedDecay::kChannel; }
+  // How many heads in turn have a norm in common, of `heads`.
+  int norm_heads(int heads) const { return by_channel() ? heads : timed ? readers : 1; }
   bool delta() const { return write != GatedWrite::kAdd; }
   float scale(int query_dim) const {
     return timed ? 1 : 1 / std::sqrt(static_cast<float>(query_dim));
@@ -80,7 +97,7 @@ struct GatedForm {
 inline constexpr float kGatedNormEps = 1e-6f;
 inline constexpr float kLowRankDecayDivisor = 16;
 
-// All without biases. The first three are queries, keys and values.
+// All without biases. The first three are queries, keys and values (kChannel: i, f and the gate).
 std::vector<ProjectionInfo> GatedProjections(const MixerSpec& spec, const GatedForm& form);
 // The mixer's other tensors. Second factors of low-rank products are name.1.weight [out, rank].
 std::vector<TensorInfo> GatedTensors(const MixerSpec& spec, const GatedForm& form);

@@ -3,7 +3,7 @@
 //
 //   GatedHead head{.in = {{"q_proj", q}, ...}, .own = {{"A_log", a}, ...}, .index = h};
 //   std::vector<std::vector<double>> out = GatedOut(spec, head);   // [positions][V]
-//   NormalizeTogether(spec, norm, outs);   // of all heads; does nothing if each has its own norm
+//   NormalizeTogether(spec, heads, outs);   // of all heads; does nothing if each has its own norm
 #ifndef LINNET_MODEL_GATED_REF_H_
 #define LINNET_MODEL_GATED_REF_H_
 
@@ -40,8 +40,9 @@ class GatedOracle {
         keys_(static_cast<size_t>(spec.query_dim)),
         values_(static_cast<size_t>(spec.value_dim)) {}
 
-  // Without the norm if it is common to several heads.
+  // Without the norm, and what follows it, if the norm is common to several heads.
   Rows Out() const {
+    if (form_.by_channel()) return Channels();
     Rows out, s(keys_, Row(values_));
     for (size_t t = 0; t < head_.in.at("q_proj").size(); ++t) {
       Row q = Vector("q", keys_, t, 0);
@@ -70,6 +71,23 @@ class GatedOracle {
 
   const Row& In(const std::string& name, size_t t) const { return head_.in.at(name)[t]; }
   const Row& Own(const std::string& name) const { return head_.own.at(name); }
+
+  // A state of one number per channel.
+  Rows Channels() const {
+    Rows out;
+    Row h(values_);
+    for (size_t t = 0; t < head_.in.at("i_proj").size(); ++t) {
+      const Row x = Convolved("i", values_, t, 0), f = Convolved("f", values_, t, 0);
+      for (size_t m = 0; m < values_; ++m) {
+        const double bound =
+            form_.bounded ? Sigmoid(Own("lower_bound")[head_.index * values_ + m]) : 0;
+        const double decay = bound + (1 - bound) * Sigmoid(f[m]);
+        h[m] = decay * h[m] + x[m] * Sigmoid(x[m]) * (1 - decay);
+      }
+      out.push_back(Finished(h, t));
+    }
+    return out;
+  }
 
   // Writes the i-th key and value of a position into the state.
   void Update(size_t t, size_t i, Rows& s) const {
@@ -101,13 +119,22 @@ class GatedOracle {
 
   // The query, or the i-th key or value, of a position.
   Row Vector(const std::string& name, size_t size, size_t t, size_t i) const {
+    Row y = Convolved(name, size, t, i);
+    for (double& x : y) x *= form_.convolution == 0 ? 1 : Sigmoid(x);
+    return y;
+  }
+
+  // The same before silu.
+  Row Convolved(const std::string& name, size_t size, size_t t, size_t i) const {
     Row y(size);
     if (form_.convolution == 0) {
       for (size_t c = 0; c < size; ++c) y[c] = In(name + "_proj", t)[i * size + c];
       return y;
     }
     const auto width = static_cast<size_t>(form_.convolution);
-    const size_t readers = name == "v" ? 1 : static_cast<size_t>(form_.readers);
+    const auto readers = static_cast<size_t>(name == "q"   ? form_.query_readers()
+                                             : name == "k" ? form_.readers
+                                                           : form_.value_readers());
     const size_t heads = static_cast<size_t>(spec_.heads) / readers;
     const size_t first = (i * heads + head_.index / readers) * size;
     for (size_t c = 0; c < size; ++c) {
@@ -116,7 +143,6 @@ class GatedOracle {
         y[c] += Own(name + "_conv1d.weight")[(first + c) * width + width - 1 - back] *
                 In(name + "_proj", t - back)[i * size + c];
       }
-      y[c] *= Sigmoid(y[c]);
     }
     return y;
   }
@@ -141,12 +167,12 @@ class GatedOracle {
     return x;
   }
 
-  // The head's rows of a product of low rank: name.1 of name.0.
-  Row Second(const std::string& name, size_t size, size_t t) const {
+  // The head's rows of a product of low rank, name.1 of name.0, which so many heads read.
+  Row Second(const std::string& name, size_t size, size_t t, int readers = 1) const {
     const Row &x = In(name + ".0", t), &weight = Own(name + ".1.weight");
     Row y(size);
     for (size_t o = 0; o < size; ++o) {
-      const size_t row = head_.index * size + o;
+      const size_t row = head_.index / static_cast<size_t>(readers) * size + o;
       if (head_.own.count(name + ".1.bias") > 0) y[o] = Own(name + ".1.bias")[row];
       for (size_t r = 0; r < x.size(); ++r) y[o] += x[r] * weight[row * x.size() + r];
     }
@@ -161,7 +187,7 @@ class GatedOracle {
     } else if (form_.decay == GatedDecay::kHead) {
       g.assign(keys_, -std::exp(Own("A_log")[h]) * TimeStep(t));
     } else if (form_.decay == GatedDecay::kKey) {
-      g = Second("gk_proj", keys_, t);
+      g = Second("gk_proj", keys_, t, form_.value_readers());
       for (double& x : g) x = -Softplus(-x) / 16;
       for (double& x : g) x = spec_.decay_floor < 0 ? std::max<double>(x, spec_.decay_floor) : x;
     } else if (form_.decay == GatedDecay::kKeyRate) {
@@ -187,16 +213,15 @@ class GatedOracle {
       const Row v = Vector("v", values_, t, 0);
       for (size_t m = 0; m < values_; ++m) x[m] = (x[m] + Own("D")[head_.index] * v[m]) * gate[m];
     }
+    if (form_.norm_heads(spec_.heads) > 1) return x;
     double mean = 0;
     for (const double a : x) mean += a * a / static_cast<double>(values_);
     const double root = std::sqrt(mean + spec_.output_norm_eps);
     const Row& weight = Own(std::string(form_.norm) + ".weight");
+    const size_t first = weight.size() > values_ ? head_.index * values_ : 0;
     for (size_t m = 0; m < values_; ++m) {
-      if (!form_.timed) {
-        x[m] *= weight[m] * gate[m] / root;
-      } else if (form_.readers == 1) {
-        x[m] *= weight[head_.index * values_ + m] / root;
-      }
+      x[m] *= weight[first + m] / root;
+      if (!form_.timed) x[m] *= gate[m];
     }
     return x;
   }
@@ -211,22 +236,28 @@ inline GatedHead::Rows GatedOut(const MixerSpec& spec, const GatedHead& head) {
   return GatedOracle(spec, head).Out();
 }
 
-// Applies the norm that a timed form's heads have in common if they read the same keys. weight: of
-// all heads' channels.
-inline void NormalizeTogether(const MixerSpec& spec, const std::vector<double>& weight,
-                              std::vector<GatedHead::Rows>& heads) {
+// Applies the norm that heads have in common, and the gate behind it. heads: all of a layer, or
+// those of one norm.
+inline void NormalizeTogether(const MixerSpec& spec, const std::vector<GatedHead>& heads,
+                              std::vector<GatedHead::Rows>& outs) {
   const GatedForm form = FindMixer(spec.kind).gated(spec);
-  const auto set = static_cast<size_t>(form.readers), values = static_cast<size_t>(spec.value_dim);
-  if (!form.timed || set == 1) return;
+  const auto set = static_cast<size_t>(form.norm_heads(spec.heads)),
+             values = static_cast<size_t>(spec.value_dim);
+  if (set == 1) return;
+  const std::vector<double>& weight = heads[0].own.at(std::string(form.norm) + ".weight");
   for (size_t first = 0; first < heads.size(); first += set) {
-    for (size_t t = 0; t < heads[first].size(); ++t) {
+    for (size_t t = 0; t < outs[first].size(); ++t) {
       double mean = 0;
       for (size_t h = first; h < first + set; ++h) {
-        for (const double x : heads[h][t]) mean += x * x / static_cast<double>(set * values);
+        for (const double x : outs[h][t]) mean += x * x / static_cast<double>(set * values);
       }
+      const double root = std::sqrt(mean + spec.output_norm_eps);
       for (size_t h = first; h < first + set; ++h) {
         for (size_t m = 0; m < values; ++m) {
-          heads[h][t][m] *= weight[h * values + m] / std::sqrt(mean + spec.output_norm_eps);
+          outs[h][t][m] *= weight[heads[h].index * values + m] / root;
+          if (form.timed) continue;  // whose gate is before the norm
+          const double gate = heads[h].in.at("g_proj")[t][m];
+          outs[h][t][m] *= gate / (1 + std::exp(-gate));
         }
       }
     }

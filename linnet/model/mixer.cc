@@ -50,7 +50,7 @@ std::string BeyondGated(const MixerSpec& spec) { return StrCat("attention ", spe
 
 std::vector<ProjectionInfo> MixerProjections(const MixerSpec& spec) {
   const MixerInfo info = FindMixer(spec.kind);
-  if (info.gated) return GatedProjections(spec, info.gated(spec));
+  if (info.projections) return info.projections(spec);
   return {{.name = "query_projection", .width = spec.query_dim},
           {.name = "key_projection", .width = spec.query_dim},
           {.name = "value_projection", .width = spec.value_dim}};
@@ -70,8 +70,8 @@ void MixerTensors(const MixerSpec& spec, int64_t d_model, const std::string& nam
   if (omega > 0) {
     table.push_back({name + ".inner_attention.feature_map.omega", {spec.query_dim, omega}});
   }
-  if (info.gated) {
-    for (const TensorInfo& own : GatedTensors(spec, info.gated(spec))) {
+  if (info.tensors) {
+    for (const TensorInfo& own : info.tensors(spec)) {
       table.push_back({StrCat(name, ".", own.name), own.shape});
     }
   }

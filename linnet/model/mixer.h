@@ -51,8 +51,11 @@ struct MixerInfo {
   std::string (*describe)(const MixerSpec& spec) = nullptr;
   // The feature that fast-transformers lacks to run this mixer, or ""; null: it lacks none.
   std::string (*beyond)(const MixerSpec& spec) = nullptr;
-  // The form of a gated recurrence, which determines its projections and tensors; null: the mixer
-  // is none. Its own tensors lie beside the projections ("...attention.A_log").
+  // Of a recurrence that reads more than queries, keys and values, which come first, and has tensors
+  // of its own, which lie beside the projections ("...attention.A_log"); null: neither.
+  std::vector<ProjectionInfo> (*projections)(const MixerSpec& spec) = nullptr;
+  std::vector<TensorInfo> (*tensors)(const MixerSpec& spec) = nullptr;
+  // The form of a gated recurrence, which determines both; null: the mixer is none.
   GatedForm (*gated)(const MixerSpec& spec) = nullptr;
   std::string out = "out_projection";  // the output projection
   bool out_bias = true;

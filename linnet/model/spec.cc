@@ -40,6 +40,7 @@ void VisitMixer(Mixer& mixer, Visit visit) {
   visit("gate_rank", mixer.gate_rank);
   visit("key_heads", mixer.key_heads);
   visit("decay_floor", mixer.decay_floor);
+  visit("lower_bound", mixer.lower_bound);
   visit("householders", mixer.householders);
   visit("output_norm_eps", mixer.output_norm_eps);
   visit("heads", mixer.heads);
@@ -172,7 +173,7 @@ void DropUnused(const MixerSpec& mixer, json& object) {
   for (const char* name :
        {"features", "similarity", "lsh_rounds", "lsh_buckets", "lsh_chunk", "lsh_variant",
         "softmax_scale", "short_convolution", "output_gate", "negative_eigenvalues", "gate_rank",
-        "key_heads", "decay_floor", "householders", "output_norm_eps"}) {
+        "key_heads", "decay_floor", "lower_bound", "householders", "output_norm_eps"}) {
     const bool used = std::find(own.begin(), own.end(), name) != own.end();
     if (object[name] == plain[name] && !used) object.erase(name);
   }

@@ -84,17 +84,17 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
       return lengths.defined() ? lengths[n].item<int64_t>() : x.size(1);
     };
     const int64_t queries = count(mask.query_lengths, in[0]), keys = count(mask.lengths, in[1]);
-    const int64_t readers = in[2].size(2) / in[0].size(2);
-    Head head{.q = RowsOf(in[0], n, h / readers, queries),
-              .k = RowsOf(in[1], n, h / readers, keys),
-              .v = RowsOf(in[2], n, h, keys),
+    const auto read = [&](const Tensor& x) { return h / (Spec().heads / x.size(2)); };
+    Head head{.q = RowsOf(in[0], n, read(in[0]), queries),
+              .k = RowsOf(in[1], n, read(in[1]), keys),
+              .v = RowsOf(in[2], n, read(in[2]), keys),
               .causal = mask.causal || info().always_causal,
               .omega = omega_,
               .own = own_,
               .index = static_cast<size_t>(h)};
     for (size_t i = 3; i < in.size(); ++i) {
-      const bool shared = in[i].dim() == 3;
-      head.more.push_back(RowsOf(shared ? in[i].unsqueeze(2) : in[i], n, shared ? 0 : h, keys));
+      const Tensor x = in[i].dim() == 3 ? in[i].unsqueeze(2) : in[i];
+      head.more.push_back(RowsOf(x, n, read(x), keys));
     }
     if (mask.allowed.defined()) {
       const Tensor allowed =
@@ -108,19 +108,29 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     return head;
   }
 
+  // The heads that have a norm in common with head h, itself among them.
+  std::vector<Head> HeadsWith(const Inputs& in, const Mask& mask, int64_t n, int64_t h) const {
+    const int64_t set = NormHeads(Spec()), first = h / set * set;
+    std::vector<Head> heads;
+    for (int64_t i = first; i < first + set; ++i) heads.push_back(HeadOf(in, mask, n, i));
+    return heads;
+  }
+
   // The oracle's outputs [N, L, H, M] in double; zeros behind query_lengths.
   Tensor Want(const Inputs& in, const Mask& mask) const {
-    const int64_t heads = in[2].size(2), dim = in[2].size(3);
+    const int64_t heads = Spec().heads, dim = Spec().value_dim, set = NormHeads(Spec());
     Tensor want = torch::zeros({in[0].size(0), in[0].size(1), heads, dim}, torch::kFloat64);
     auto at = want.accessor<double, 4>();
     for (int64_t n = 0; n < want.size(0); ++n) {
-      for (int64_t h = 0; h < heads; ++h) {
-        const Head head = HeadOf(in, mask, n, h);
-        if (head.k.empty()) continue;
-        const Rows out = Case().oracle->out(Spec(), head);
-        for (size_t t = 0; t < out.size(); ++t) {
+      for (int64_t h = 0; h < heads; h += set) {
+        const std::vector<Head> together = HeadsWith(in, mask, n, h);
+        if (together[0].k.empty()) continue;
+        const std::vector<Rows> outs = OutsOf(*Case().oracle, Spec(), together);
+        for (size_t i = 0; i < outs.size() * outs[0].size(); ++i) {
+          const size_t own = i / outs[0].size(), t = i % outs[0].size();
           for (int64_t m = 0; m < dim; ++m) {
-            at[n][static_cast<int64_t>(t)][h][m] = out[t][static_cast<size_t>(m)];
+            at[n][static_cast<int64_t>(t)][h + static_cast<int64_t>(own)][m] =
+                outs[own][t][static_cast<size_t>(m)];
           }
         }
       }
@@ -137,14 +147,14 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     for (size_t which = 0; which < in.size(); ++which) {
       const Tensor got = gradients[which].to(torch::kFloat64).contiguous();
       const int64_t length = got.size(1), dim = got.size(-1);
-      const int64_t heads = got.dim() == 3 ? 1 : got.size(2), readers = in[2].size(2) / heads;
+      const int64_t heads = got.dim() == 3 ? 1 : got.size(2), readers = Spec().heads / heads;
       for (int64_t i = 0; i < got.numel(); i += std::max<int64_t>(got.numel() / 24, 1)) {
         const int64_t d = i % dim, h = i / dim % heads, t = i / (dim * heads) % length;
         const int64_t n = i / (dim * heads * length);
         double slope = 0;
         for (int64_t own = h * readers; own < (h + 1) * readers; ++own) {
-          slope += Slope(HeadOf(in, mask, n, own), which, static_cast<size_t>(t),
-                         static_cast<size_t>(d), weights, n);
+          slope += Slope(HeadsWith(in, mask, n, own), static_cast<size_t>(own), which,
+                         static_cast<size_t>(t), static_cast<size_t>(d), weights[n]);
         }
         ASSERT_NEAR(got.data_ptr<double>()[i], slope, tolerance * scale)
             << "input " << which << " of sequence " << n << ", position " << t << ", head " << h
@@ -152,16 +162,20 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
       }
     }
   }
-  // The difference quotient of a head's part of sequence n's loss.
-  double Slope(Head head, size_t which, size_t t, size_t d, const Tensor& weights,
-               int64_t n) const {
+  // The difference quotient of the heads' part of a sequence's loss, for an input of head `own`.
+  double Slope(std::vector<Head> heads, size_t own, size_t which, size_t t, size_t d,
+               const Tensor& weights) const {
+    Head& head = heads[own - heads[0].index];
     Rows& rows = which == 0   ? head.q
                  : which == 1 ? head.k
                  : which == 2 ? head.v
                               : head.more[which - 3];
     if (t >= rows.size() || head.k.empty()) return 0;
-    const Rows weight =
-        RowsOf(weights, n, static_cast<int64_t>(head.index), static_cast<int64_t>(head.q.size()));
+    std::vector<Rows> weight;
+    for (const Head& each : heads) {
+      weight.push_back(RowsOf(weights.unsqueeze(0), 0, static_cast<int64_t>(each.index),
+                              static_cast<int64_t>(each.q.size())));
+    }
     const double before = rows[t][d];
     constexpr double kStep = 1e-5;
     double slope = 0;
@@ -169,9 +183,11 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     for (const auto& [steps, factor] :
          {std::pair<double, double>{1, 8}, {-1, -8}, {2, -1}, {-2, 1}}) {
       rows[t][d] = before + steps * kStep;
-      const Rows out = Case().oracle->out(Spec(), head);
-      for (size_t r = 0; r < out.size(); ++r) {
-        slope += factor * Dot(out[r], weight[r]) / (12 * kStep);
+      const std::vector<Rows> outs = OutsOf(*Case().oracle, Spec(), heads);
+      for (size_t h = 0; h < outs.size(); ++h) {
+        for (size_t r = 0; r < outs[h].size(); ++r) {
+          slope += factor * Dot(outs[h][r], weight[h][r]) / (12 * kStep);
+        }
       }
     }
     return slope;
@@ -210,31 +226,6 @@ INSTANTIATE_TEST_SUITE_P(Mixers, CrossConformance,
 INSTANTIATE_TEST_SUITE_P(Mixers, NotCrossConformance,
                          CasesWhere([](const MixerInfo& info) { return !Crosses(info.name); }),
                          NameOfTest);
-
-std::vector<std::string> WithoutOracle(const std::vector<std::string>& mixers,
-                                       const std::vector<std::string>& maps) {
-  std::vector<std::string> missing;
-  for (const std::string& name : mixers) {
-    if (FindOracle(name) == nullptr) missing.push_back("mixer '" + name + "'");
-  }
-  for (const std::string& name : maps) {
-    if (!HasMapOracle(name)) missing.push_back("feature map '" + name + "'");
-  }
-  return missing;
-}
-
-TEST(Registry, EveryMixerAndFeatureMapHasAnOracle) {
-  std::vector<std::string> mixers, maps;
-  for (const MixerInfo& info : Mixers()) mixers.push_back(info.name);
-  for (const FeatureMapInfo& map : FeatureMaps()) maps.push_back(map.name);
-  for (const std::string& missing : WithoutOracle(mixers, maps)) {
-    ADD_FAILURE() << missing
-                  << " has no row in linnet/nn/test_oracle.h; write its definition there in plain "
-                     "loops, and this test compares all its forms with them";
-  }
-  EXPECT_EQ(WithoutOracle({"full", "none"}, {"elu", "nothing"}),
-            (std::vector<std::string>{"mixer 'none'", "feature map 'nothing'"}));
-}
 
 TEST_P(Conformance, ModuleAndRegistryAgree) {
   const Mixer mixer = Make();

@@ -295,7 +295,7 @@ inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
   return out;
 }
 
-inline Rows GatedRecurrenceOut(const MixerSpec& spec, const Head& head) {
+inline GatedHead GatedHeadOf(const MixerSpec& spec, const Head& head) {
   GatedHead gated{.own = head.own, .index = head.index};
   const std::vector<ProjectionInfo> infos = MixerProjections(spec);
   for (size_t i = 0; i < infos.size(); ++i) {
@@ -304,7 +304,11 @@ inline Rows GatedRecurrenceOut(const MixerSpec& spec, const Head& head) {
                               : i == 2 ? head.v
                                        : head.more[i - 3];
   }
-  return GatedOut(spec, gated);
+  return gated;
+}
+// Before the norm, if it is common to several heads.
+inline Rows GatedRecurrenceOut(const MixerSpec& spec, const Head& head) {
+  return GatedOut(spec, GatedHeadOf(spec, head));
 }
 
 // One configuration of a mixer's own parameters.
@@ -322,6 +326,24 @@ struct MixerOracle {
   bool (*hashes)(const MixerSpec& spec) = nullptr;
   std::vector<MixerChoice> choices = {};  // empty: only the defaults
 };
+
+// How many heads in turn have a norm in common.
+inline int64_t NormHeads(const MixerSpec& spec) {
+  const MixerInfo info = FindMixer(spec.kind);
+  return info.gated ? info.gated(spec).norm_heads(spec.heads) : 1;
+}
+// The outputs of NormHeads() heads in turn.
+inline std::vector<Rows> OutsOf(const MixerOracle& oracle, const MixerSpec& spec,
+                                const std::vector<Head>& heads) {
+  std::vector<Rows> outs;
+  std::vector<GatedHead> gated;
+  for (const Head& head : heads) {
+    outs.push_back(oracle.out(spec, head));
+    if (heads.size() > 1) gated.push_back(GatedHeadOf(spec, head));
+  }
+  if (heads.size() > 1) NormalizeTogether(spec, gated, outs);
+  return outs;
+}
 
 inline const std::vector<MixerOracle>& MixerOracles() {
   const auto hashing = [](LshVariant variant, int buckets) {
@@ -356,14 +378,32 @@ inline const std::vector<MixerOracle>& MixerOracles() {
        .choices = {{"", {}}, {"plain", {.short_convolution = 0, .output_gate = false}}}},
       {.name = "gla",
        .out = GatedRecurrenceOut,
-       .choices = {{"", {.gate_rank = 3}}, {"floor", {.gate_rank = 3, .decay_floor = -0.04f}}}},
-      {.name = "retention", .out = GatedRecurrenceOut},
+       .choices = {{"", {.gate_rank = 3}},
+                   {"floor", {.gate_rank = 3, .decay_floor = -0.04f}},
+                   {"grouped", {.gate_rank = 3, .key_heads = 1}}}},
+      {.name = "retention",
+       .out = GatedRecurrenceOut,
+       .choices = {{"", {}}, {"grouped", {.key_heads = 1}}}},
       {.name = "kda",
        .out = GatedRecurrenceOut,
        .choices = {{"", {}}, {"grouped_floor", {.key_heads = 1, .decay_floor = -5}}}},
       {.name = "gdn2",
        .out = GatedRecurrenceOut,
        .choices = {{"", {}}, {"plain", {.short_convolution = 0, .negative_eigenvalues = true}}}},
+      {.name = "gated-delta-product",
+       .out = GatedRecurrenceOut,
+       .choices = {{"", {}},
+                   {"plain",
+                    {.short_convolution = 0, .output_gate = false, .negative_eigenvalues = true}},
+                   {"grouped", {.key_heads = 1, .householders = 3}}}},
+      {.name = "ssd",
+       .out = GatedRecurrenceOut,
+       .choices = {{"", {}}, {"plain", {.short_convolution = 0}}, {"grouped", {.key_heads = 1}}}},
+      {.name = "hgrn",
+       .out = GatedRecurrenceOut,
+       .choices = {{"", {}},
+                   {"plain", {.short_convolution = 0}},
+                   {"bounded", {.lower_bound = true}}}},
   };
   return rows;
 }

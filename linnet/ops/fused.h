@@ -48,6 +48,8 @@ torch::Tensor FusedCausalLinear(const torch::Tensor& q, const torch::Tensor& k,
 // See scan.h. state: null if none is carried.
 torch::Tensor FusedScan(const ScanInputs& in, const kernels::ScanOptions& options,
                         const torch::Tensor& lengths, torch::Tensor* state);
+torch::Tensor FusedChannelScan(const torch::Tensor& x, const torch::Tensor& g,
+                               const torch::Tensor& lengths, torch::Tensor* state);
 
 // q [N, L, H, D], k [N, S, H, D], v [N, S, H, M]. options.hidden must be undefined; options.scale
 // is not read.

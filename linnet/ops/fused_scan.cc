@@ -135,7 +135,71 @@ class Function : public torch::autograd::Function<Function> {
   }
 };
 
+// [N, L, C] as [N, L, 1, C].
+template <typename T>
+Strided<T> ChannelView(const Tensor& x) {
+  return View<T>(x.unsqueeze(2));
+}
+
+kernels::ChannelScanShape ChannelShapeOf(const Tensor& x) {
+  return {static_cast<size_t>(x.size(0)), static_cast<size_t>(x.size(1)),
+          static_cast<size_t>(x.size(2))};
+}
+
+class ChannelFunction : public torch::autograd::Function<ChannelFunction> {
+ public:
+  // Returns out and the final state.
+  static variable_list forward(AutogradContext* context, const Tensor& x, const Tensor& g,
+                               const OptionalTensor& lengths, const OptionalTensor& h0) {
+    const Tensor dense_x = DenseRows(x), dense_g = DenseRows(g);
+    const Tensor out = torch::empty(x.sizes(), x.options());
+    const Tensor h = h0 ? h0->clone(torch::MemoryFormat::Contiguous)
+                        : torch::zeros({x.size(0), x.size(2)}, x.options());
+    kernels::ChannelScanForward(ChannelShapeOf(x),
+                                {.x = ChannelView<const float>(dense_x),
+                                 .g = ChannelView<const float>(dense_g),
+                                 .out = ChannelView<float>(out),
+                                 .lengths = Data<int64_t>(lengths.value_or(Tensor())),
+                                 .h = h.data_ptr<float>()},
+                                AtParallelFor);
+    context->save_for_backward({dense_g, lengths.value_or(Tensor()), out, h0.value_or(Tensor())});
+    return {out, h};
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list grads) {
+    RefuseSecondDerivative("scan");
+    const variable_list saved = context->get_saved_variables();
+    const Tensor &g = saved[0], &out = saved[2];
+    const Tensor h0 = saved[3].defined() ? saved[3].contiguous() : Tensor();
+    const Tensor grad_out =
+        grads[0].defined() ? DenseRows(grads[0]) : torch::zeros(out.sizes(), out.options());
+    const Tensor grad_h = grads[1].defined() ? grads[1].contiguous() : Tensor();
+    const Tensor grad_x = torch::empty(out.sizes(), out.options());
+    const Tensor grad_g = torch::empty(out.sizes(), out.options());
+    const Tensor grad_h0 = h0.defined() ? torch::empty(h0.sizes(), h0.options()) : Tensor();
+    kernels::ChannelScanBackward(ChannelShapeOf(out),
+                                 {.g = ChannelView<const float>(g),
+                                  .out = ChannelView<const float>(out),
+                                  .grad_out = ChannelView<const float>(grad_out),
+                                  .lengths = Data<int64_t>(saved[1]),
+                                  .h0 = Data<float>(h0),
+                                  .grad_h = Data<float>(grad_h),
+                                  .grad_x = ChannelView<float>(grad_x),
+                                  .grad_g = ChannelView<float>(grad_g),
+                                  .grad_h0 = Data<float>(grad_h0)},
+                                 AtParallelFor);
+    return {grad_x, grad_g, Variable(), grad_h0};
+  }
+};
+
 }  // namespace
+
+Tensor FusedChannelScan(const Tensor& x, const Tensor& g, const Tensor& lengths, Tensor* state) {
+  const variable_list results =
+      ChannelFunction::apply(x, g, OptionalOf(lengths), OptionalOf(state ? *state : Tensor()));
+  if (state) *state = results[1];
+  return results[0];
+}
 
 Tensor FusedScan(const ScanInputs& in, const ScanOptions& options, const Tensor& lengths,
                  Tensor* state) {

@@ -26,6 +26,13 @@ void Require(const char* name, const Tensor& x, const Tensor& like, at::IntArray
   }
 }
 
+void RequireLengths(const Tensor& lengths, int64_t n) {
+  if (lengths.defined() && (lengths.sizes() != at::IntArrayRef{n} ||
+                            lengths.scalar_type() != torch::kInt64 || !lengths.is_contiguous())) {
+    throw InputError("scan: lengths must be a dense int64 [", n, "]");
+  }
+}
+
 void Check(const ScanInputs& in, const ScanOptions& options, const Tensor& lengths,
            const Tensor& state) {
   const Tensor &q = in.q, &v = in.v;
@@ -49,10 +56,17 @@ void Check(const ScanInputs& in, const ScanOptions& options, const Tensor& lengt
   if (options.write == ScanWrite::kTwoSided) Require("write", in.write, q, v.sizes());
   if (options.write == ScanWrite::kRwkv7) Require("write", in.write, q, {n, length, heads, dim});
   if (state.defined()) Require("the state", state, q, {n, heads, dim, v.size(3)});
-  if (lengths.defined() && (lengths.sizes() != q.sizes().slice(0, 1) ||
-                            lengths.scalar_type() != torch::kInt64 || !lengths.is_contiguous())) {
-    throw InputError("scan: lengths must be a dense int64 [", n, "]");
-  }
+  RequireLengths(lengths, n);
+}
+
+// x [N, L, ...] with zeros at positions >= lengths[n], which change nothing in every kind of write.
+// Filled, not multiplied: these positions may hold NaN.
+Tensor Seen(const Tensor& x, const Tensor& lengths) {
+  if (!x.defined() || !lengths.defined()) return x;
+  const Tensor unseen = torch::arange(x.size(1), lengths.options()) >= lengths.unsqueeze(1);
+  std::vector<int64_t> sizes(static_cast<size_t>(x.dim()), 1);
+  sizes[0] = x.size(0), sizes[1] = x.size(1);
+  return x.masked_fill(unseen.view(sizes), 0);
 }
 
 // The recurrence, position by position.
@@ -60,17 +74,7 @@ Tensor Plain(const ScanInputs& in, const ScanOptions& options, const Tensor& len
              Tensor& state) {
   const int64_t length = in.q.size(1), group = in.v.size(2) / in.q.size(2);
   const auto heads = [&](const Tensor& x) { return group > 1 ? x.repeat_interleave(group, 2) : x; };
-  // Zeros change nothing, in every kind of write. Filled, not multiplied: masked positions may hold
-  // NaN.
-  Tensor unseen;
-  if (lengths.defined()) {
-    unseen = (torch::arange(length, lengths.options()) >= lengths.unsqueeze(1))
-                 .unsqueeze(2)
-                 .unsqueeze(3);
-  }
-  const auto seen = [&](const Tensor& x) {
-    return x.defined() && unseen.defined() ? x.masked_fill(unseen, 0) : x;
-  };
+  const auto seen = [&](const Tensor& x) { return Seen(x, lengths); };
   const Tensor q = heads(in.q) * options.scale, k = seen(heads(in.k)), v = seen(in.v);
   const Tensor g = options.decay == ScanDecay::kNone ? Tensor() : seen(in.decay).exp();
   const Tensor erase = seen(in.erase), write = seen(in.write);
@@ -109,6 +113,37 @@ Tensor Run(const ScanInputs& in, const ScanOptions& options, const Tensor& lengt
   return Plain(in, options, lengths, state ? *state : own);
 }
 
+void CheckChannels(const Tensor& x, const Tensor& g, const Tensor& lengths, const Tensor& state) {
+  if (!x.defined() || x.dim() != 3 || x.size(1) == 0 || x.size(2) == 0) {
+    throw InputError("scan: x must be [N, L, C], with L, C >= 1; got ",
+                     x.defined() ? x.sizes() : at::IntArrayRef());
+  }
+  Require("g", g, x, x.sizes());
+  if (state.defined()) Require("the state", state, x, {x.size(0), x.size(2)});
+  RequireLengths(lengths, x.size(0));
+}
+
+Tensor PlainChannels(const Tensor& x, const Tensor& g, const Tensor& lengths, Tensor& state) {
+  const Tensor add = Seen(x, lengths), decay = Seen(g, lengths).exp();
+  Tensor h = state.defined() ? state : torch::zeros({x.size(0), x.size(2)}, x.options());
+  std::vector<Tensor> out;
+  for (int64_t t = 0; t < x.size(1); ++t) {
+    h = decay.select(1, t) * h + add.select(1, t);
+    out.push_back(h);
+  }
+  state = h;
+  return torch::stack(out, 1);
+}
+
+Tensor RunChannels(const Tensor& x, const Tensor& g, const Tensor& lengths, Tensor* state) {
+  CheckChannels(x, g, lengths, state ? *state : Tensor());
+  if constexpr (kHasFused) {
+    if (Fused(x)) return FusedChannelScan(x, g, lengths, state);
+  }
+  Tensor own;
+  return PlainChannels(x, g, lengths, state ? *state : own);
+}
+
 }  // namespace
 
 Tensor Scan(const ScanInputs& in, const ScanOptions& options, const Tensor& lengths) {
@@ -118,6 +153,14 @@ Tensor Scan(const ScanInputs& in, const ScanOptions& options, const Tensor& leng
 Tensor Scan(const ScanInputs& in, const ScanOptions& options, const Tensor& lengths,
             Tensor& state) {
   return Run(in, options, lengths, &state);
+}
+
+Tensor ChannelScan(const Tensor& x, const Tensor& g, const Tensor& lengths) {
+  return RunChannels(x, g, lengths, nullptr);
+}
+
+Tensor ChannelScan(const Tensor& x, const Tensor& g, const Tensor& lengths, Tensor& state) {
+  return RunChannels(x, g, lengths, &state);
 }
 
 }  // namespace linnet::ops

@@ -41,6 +41,13 @@ torch::Tensor Scan(const ScanInputs& in, const kernels::ScanOptions& options,
 torch::Tensor Scan(const ScanInputs& in, const kernels::ScanOptions& options,
                    const torch::Tensor& lengths, torch::Tensor& state);
 
+// The elementwise scan: out_t = h_t = e^g_t h_{t-1} + x_t for each channel. x, g and out
+// [N, L, C], with L, C >= 1; state [N, C], `lengths` and forms as above.
+torch::Tensor ChannelScan(const torch::Tensor& x, const torch::Tensor& g,
+                          const torch::Tensor& lengths = {});
+torch::Tensor ChannelScan(const torch::Tensor& x, const torch::Tensor& g,
+                          const torch::Tensor& lengths, torch::Tensor& state);
+
 }  // namespace linnet::ops
 
 #endif  // LINNET_OPS_SCAN_H_

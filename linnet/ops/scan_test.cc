@@ -181,6 +181,100 @@ TEST(Scan, DoesNotWriteToTheStateGiven) {
   Scan({.q = x, .k = x, .v = x}, {}, {}, state);
   EXPECT_TRUE(torch::equal(given, before));
   EXPECT_FALSE(torch::equal(state, before));
+  const Tensor row = Random({1, 4, 3}), h = Random({1, 3}), h_before = h.clone();
+  state = h;
+  ChannelScan(row, -row.abs(), {}, state);
+  EXPECT_TRUE(torch::equal(h, h_before));
+  EXPECT_FALSE(torch::equal(state, h_before));
+}
+
+// Inputs x, g and a state, or without the state; channels strided.
+TEST(ChannelScan, FusedEqualsPlainAndDifferences) {
+  torch::manual_seed(6);
+  for (const std::vector<int64_t>& shape :
+       {std::vector<int64_t>{2, 5, 3}, {3, 1, 1}, {2, 67, 37}, {1, 300, 16}}) {
+    for (const bool begun : {false, true}) {
+      for (const bool masked : {false, true}) {
+        SCOPED_TRACE(StrCat(shape[1], " x ", shape[2], begun ? ", begun" : "", masked));
+        Tensor lengths;
+        if (masked) lengths = torch::arange(shape[0]) % shape[1];
+        const auto run = [&](const Tensors& t) {
+          Tensor state = begun ? t[2] : Tensor();
+          const Tensor x = torch::cat({t[0], t[0]}, 2).narrow(2, 0, shape[2]);
+          const Tensor out = ChannelScan(x, -t[1].abs(), lengths, state);
+          EXPECT_TRUE(torch::equal(out.select(1, shape[1] - 1), state));
+          if (!begun) {
+            EXPECT_TRUE(torch::equal(ChannelScan(x, -t[1].abs(), lengths), out));
+          }
+          return Tensors{out, state};
+        };
+        Tensors x = {Random(shape), Random(shape)};
+        if (begun) x.push_back(Random({shape[0], shape[2]}));
+        Check(run, x, shape[1] < 10);
+      }
+    }
+  }
+}
+
+// Outputs and gradients of a sequence in pieces equal those of the whole.
+TEST(ChannelScan, PiecesEqualTheWhole) {
+  torch::manual_seed(7);
+  const Tensor lengths = torch::tensor({int64_t{90}, int64_t{130}});
+  for (const auto dtype : {torch::kFloat32, torch::kDouble}) {
+    const Tensors leaves =
+        Leaves({Random({2, 130, 19}), -Random({2, 130, 19}).abs(), Random({2, 19})}, dtype);
+    Tensor state = leaves[2], carried = leaves[2];
+    const Tensor whole = ChannelScan(leaves[0], leaves[1], lengths, state);
+    Tensors outs;
+    int64_t begin = 0;
+    for (const int64_t end : {1, 38, 100, 130}) {
+      outs.push_back(ChannelScan(leaves[0].narrow(1, begin, end - begin),
+                                 leaves[1].narrow(1, begin, end - begin),
+                                 (lengths - begin).clamp_min(0), carried));
+      begin = end;
+    }
+    const Tensor pieces = torch::cat(outs, 1), weights = torch::randn_like(pieces);
+    const double tolerance = dtype == torch::kDouble ? 1e-12 : 1e-5;
+    EXPECT_LT(RelativeOff(pieces, whole.to(torch::kDouble)), tolerance);
+    EXPECT_LT(RelativeOff(carried, state.to(torch::kDouble)), tolerance);
+    const auto want = torch::autograd::grad({(whole * weights).sum() + state.sum()}, leaves);
+    const auto got = torch::autograd::grad({(pieces * weights).sum() + carried.sum()}, leaves);
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_LT(RelativeOff(got[i], want[i].to(torch::kDouble)), 10 * tolerance) << i;
+    }
+  }
+}
+
+// Masked positions may hold anything, and get no gradient.
+TEST(ChannelScan, MaskedPositionsChangeNothing) {
+  const Tensor lengths = torch::tensor({int64_t{0}, int64_t{3}});
+  const Tensor masked = torch::arange(9) >= lengths.unsqueeze(1);
+  for (const auto dtype : {torch::kFloat32, torch::kDouble}) {
+    const Tensors leaves = Leaves({Random({2, 9, 5}), -Random({2, 9, 5}).abs()}, dtype);
+    {
+      const torch::NoGradGuard no_grad;
+      for (const Tensor& x : leaves) Tensor(x).index_put_({masked}, NAN);
+    }
+    const Tensor out = ChannelScan(leaves[0], leaves[1], lengths);
+    EXPECT_TRUE(torch::isfinite(out).all().item<bool>());
+    EXPECT_EQ(out[0].abs().max().item<double>(), 0);
+    for (const Tensor& grad : torch::autograd::grad({out.square().sum()}, leaves)) {
+      EXPECT_TRUE(torch::isfinite(grad).all().item<bool>());
+      EXPECT_EQ(grad.index({masked}).abs().max().item<double>(), 0);
+    }
+  }
+}
+
+TEST(ChannelScan, RefusesInvalidArguments) {
+  const Tensor x = torch::zeros({2, 5, 3});
+  EXPECT_THROW(ChannelScan(Tensor(), x), InputError);
+  EXPECT_THROW(ChannelScan(x[0], x[0]), InputError);
+  EXPECT_THROW(ChannelScan(torch::zeros({2, 0, 3}), torch::zeros({2, 0, 3})), InputError);
+  EXPECT_THROW(ChannelScan(x, x.narrow(1, 0, 4)), InputError);
+  EXPECT_THROW(ChannelScan(x, x.to(torch::kDouble)), InputError);
+  EXPECT_THROW(ChannelScan(x, x, torch::zeros({3}, torch::kInt64)), InputError);
+  Tensor state = torch::zeros({2, 4});
+  EXPECT_THROW(ChannelScan(x, x, {}, state), InputError);
 }
 
 TEST(Scan, RefusesInvalidArguments) {

@@ -94,10 +94,18 @@ std::vector<std::pair<std::string, MixerSpec>> Variants(const MixerInfo& info) {
     }
   } else {
     variants.emplace_back(name, spec);
-    if (info.name == "full") {
-      spec.scale = 0.7f;
-      variants.emplace_back(name + "_scaled", spec);
-    }
+    const auto add = [&](const char* kind, const char* variant, MixerSpec changed) {
+      if (info.name != kind) return;
+      changed.kind = kind;
+      variants.emplace_back(StrCat(name, "_", variant), changed);
+    };
+    add("full", "scaled", {.scale = 0.7f});
+    add("gla", "grouped", {.key_heads = 2});
+    add("retention", "grouped", {.key_heads = 2});
+    add("gated-delta-product", "grouped", {.key_heads = 2, .householders = 3});
+    add("ssd", "grouped", {.key_heads = 2});
+    add("ssd", "one_group", {.key_heads = 1});
+    add("hgrn", "bounded", {.short_convolution = 0, .lower_bound = true});
   }
   return variants;
 }

@@ -97,10 +97,11 @@ class GatedMixer : public RuntimeMixer {
     }
     if (by_key) {
       const std::string name = form_.decay == GatedDecay::kKey ? "gk_proj.1" : "f_proj.1";
-      decay_factor_ = SecondFactor(
-          make.tensor(name + ".weight"),
-          form_.decay == GatedDecay::kKey ? make.tensor(name + ".bias") : std::span<const float>(),
-          heads_ * dim_);
+      const AlignedBuffer<float> weight = ForEachHead(make.tensor(name + ".weight"));
+      AlignedBuffer<float> bias;
+      if (form_.decay == GatedDecay::kKey) bias = ForEachHead(make.tensor(name + ".bias"));
+      decay_factor_ =
+          SecondFactor({weight.data(), weight.size()}, {bias.data(), bias.size()}, heads_ * dim_);
     }
     if (form_.gate == OutputGate::kSigmoid) {
       gate_factor_ = SecondFactor(make.tensor("g_proj.1.weight"), make.tensor("g_proj.1.bias"),
@@ -123,7 +124,7 @@ class GatedMixer : public RuntimeMixer {
   }
 
   size_t norm_heads() const override {
-    return form_.timed ? static_cast<size_t>(form_.readers) : 1;
+    return static_cast<size_t>(form_.norm_heads(static_cast<int>(heads_)));
   }
 
   size_t ScratchFloats(size_t rows, size_t heads, size_t) const override {
@@ -202,6 +203,18 @@ class GatedMixer : public RuntimeMixer {
     AlignedBuffer<float> copy(from.size());
     std::copy(from.begin(), from.end(), copy.begin());
     return copy;
+  }
+
+  // Rows of each head, where several heads in turn have the same ones.
+  AlignedBuffer<float> ForEachHead(std::span<const float> from) const {
+    const auto readers = static_cast<size_t>(form_.value_readers());
+    AlignedBuffer<float> rows(from.size() * readers);
+    const size_t size = rows.size() / heads_;
+    for (size_t h = 0; h < heads_; ++h) {
+      std::copy_n(from.begin() + static_cast<ptrdiff_t>(h / readers * size), size,
+                  rows.begin() + h * size);
+    }
+    return rows;
   }
 
   // The weights of each head as [taps, channels]: queries, keys, values.
@@ -336,6 +349,7 @@ class GatedMixer : public RuntimeMixer {
     const size_t begin = call.heads.begin, count = call.count();
     switch (form_.decay) {
       case GatedDecay::kNone:
+      case GatedDecay::kChannel:  // mixer_hgrn.cc
         return;
       case GatedDecay::kConstant:
         std::copy_n(decays_.begin() + begin, count, decay);

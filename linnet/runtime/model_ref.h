@@ -568,7 +568,8 @@ class ModelRef {
       const auto from = checkpoint_.Tensor(StrCat(name, ".", info.name));
       head.own[info.name].assign(from.begin(), from.end());
     }
-    std::vector<Rows> heads;
+    std::vector<GatedHead> heads;
+    std::vector<Rows> outs;
     for (; head.index < Size(mixer.heads); ++head.index) {
       for (const ProjectionInfo& projection : MixerProjections(mixer)) {
         Rows& own = head.in[projection.name];
@@ -578,11 +579,12 @@ class ModelRef {
           for (size_t t = 0; t < x.size(); ++t) own[t].push_back(in[projection.name][t][at]);
         }
       }
-      heads.push_back(GatedOut(mixer, head));
+      heads.push_back(head);
+      outs.push_back(GatedOut(mixer, head));
     }
-    NormalizeTogether(mixer, head.own.at(StrCat(form.norm, ".weight")), heads);
+    NormalizeTogether(mixer, heads, outs);
     Rows mixed(x.size());
-    for (const Rows& out : heads) {
+    for (const Rows& out : outs) {
       for (size_t t = 0; t < x.size(); ++t)
         mixed[t].insert(mixed[t].end(), out[t].begin(), out[t].end());
     }

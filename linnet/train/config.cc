@@ -236,6 +236,7 @@ ModelSpec BaseSpec(const TrainConfig& config) {
       .key_heads = config.key_heads,
       .householders = config.householders,
       .decay_floor = static_cast<float>(config.decay_floor),
+      .lower_bound = config.lower_bound,
       .heads = config.heads,
       .query_dim = config.query_dim > 0 ? config.query_dim : per_head,
       .value_dim = config.value_dim > 0 ? config.value_dim : per_head};

@@ -34,6 +34,7 @@ struct TrainConfig {
   int key_heads = 0;
   int householders = 2;
   double decay_floor = 0;
+  bool lower_bound = false;
   int layers = 8;
   int heads = 8;
   int d_model = 256;
@@ -138,11 +139,10 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("lsh_chunk", "", "reformer: chunk size, in positions", c.lsh_chunk);
   visit("lsh_variant", "", "reformer: variant, published or simple (as in fast-transformers)",
         c.lsh_variant);
-  visit(
-      "short_convolution", "",
-      "delta-net, gated-delta-net, gated-delta-product, kda, gdn2, ssd: width of the convolutions "
-      "of queries, keys and values, in positions; 0: none",
-      c.short_convolution);
+  visit("short_convolution", "",
+        "delta-net, gated-delta-net, gated-delta-product, kda, gdn2, ssd, hgrn: width of the "
+        "convolutions of queries, keys and values, in positions; 0: none",
+        c.short_convolution);
   visit("output_gate", "", "delta-net, gated-delta-net, gated-delta-product: gate on the outputs",
         c.output_gate);
   visit(
@@ -150,13 +150,15 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
       "delta-net, gated-delta-net, gated-delta-product, kda, gdn2: strengths up to 2 instead of 1",
       c.negative_eigenvalues);
   visit("gate_rank", "", "gla: rank of the decay's projection", c.gate_rank);
-  visit("key_heads", "",
-        "gated-delta-net, gated-delta-product, kda, ssd: heads of queries and keys, a divisor of "
-        "--heads; 0: --heads",
-        c.key_heads);
+  visit(
+      "key_heads", "",
+      "gated-delta-net, gated-delta-product, kda, ssd: heads of queries and keys; gla, retention: "
+      "of keys and values; a divisor of --heads; 0: --heads",
+      c.key_heads);
   visit("householders", "", "gated-delta-product: delta steps per position", c.householders);
   visit("decay_floor", "",
         "gla, kda: limit of the decay's logarithm, for example -5 for kda; 0: none", c.decay_floor);
+  visit("lower_bound", "", "hgrn: a learned lower bound of each channel's decay", c.lower_bound);
   visit("layers", "", "transformer layers", c.layers);
   visit("heads", "", "attention heads", c.heads);
   visit("d_model", "", "width of the model", c.d_model);

@@ -3,8 +3,12 @@
 namespace linnet {
 namespace {
 
-GatedForm Form(const MixerSpec&) {
-  return {.decay = GatedDecay::kKey, .gate = OutputGate::kSilu, .norm = "g_norm_swish_gate"};
+GatedForm Form(const MixerSpec& spec) {
+  return {.decay = GatedDecay::kKey,
+          .gate = OutputGate::kSilu,
+          .norm = "g_norm_swish_gate",
+          .readers = KeyReaders(spec),
+          .shared_values = true};
 }
 
 }  // namespace

@@ -3,11 +3,13 @@
 namespace linnet {
 namespace {
 
-GatedForm Form(const MixerSpec&) {
+GatedForm Form(const MixerSpec& spec) {
   return {.decay = GatedDecay::kConstant,
           .gate = OutputGate::kSilu,
           .rotary = true,
-          .norm = "g_norm_swish_gate"};
+          .norm = "g_norm_swish_gate",
+          .readers = KeyReaders(spec),
+          .shared_values = true};
 }
 
 }  // namespace

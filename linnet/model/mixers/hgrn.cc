@@ -1,0 +1,21 @@
+#include "linnet/model/mixers/gated_info.h"
+
+namespace linnet {
+namespace {
+
+GatedForm Form(const MixerSpec& spec) {
+  return {.decay = GatedDecay::kChannel,
+          .gate = OutputGate::kSilu,
+          .convolution = spec.short_convolution,
+          .norm = "g_norm",
+          .bounded = spec.lower_bound};
+}
+
+}  // namespace
+
+MixerInfo HgrnInfo() {
+  return GatedInfo("hgrn", "a number per channel, with a decay of its own (HGRN)",
+                   {"short_convolution", "lower_bound", "output_norm_eps"}, Form);
+}
+
+}  // namespace linnet
