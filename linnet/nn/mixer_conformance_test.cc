@@ -71,7 +71,9 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     }
     return in;
   }
-  bool Recalls() const { return info().gated == nullptr; }
+  bool Recalls() const {
+    return info().gated == nullptr && Case().spec.window == 0 && !Case().spec.rotary;
+  }
 
   // The values of Mask::causal that the mixer accepts.
   std::vector<bool> CausalMasks() const {
@@ -84,10 +86,10 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
       return lengths.defined() ? lengths[n].item<int64_t>() : x.size(1);
     };
     const int64_t queries = count(mask.query_lengths, in[0]), keys = count(mask.lengths, in[1]);
-    const int64_t readers = in[2].size(2) / in[0].size(2);
-    Head head{.q = RowsOf(in[0], n, h / readers, queries),
-              .k = RowsOf(in[1], n, h / readers, keys),
-              .v = RowsOf(in[2], n, h, keys),
+    const auto read = [&](const Tensor& x) { return h / (Spec().heads / x.size(2)); };
+    Head head{.q = RowsOf(in[0], n, read(in[0]), queries),
+              .k = RowsOf(in[1], n, read(in[1]), keys),
+              .v = RowsOf(in[2], n, read(in[2]), keys),
               .causal = mask.causal || info().always_causal,
               .omega = omega_,
               .own = own_,
@@ -110,7 +112,7 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
 
   // The oracle's outputs [N, L, H, M] in double; zeros behind query_lengths.
   Tensor Want(const Inputs& in, const Mask& mask) const {
-    const int64_t heads = in[2].size(2), dim = in[2].size(3);
+    const int64_t heads = Spec().heads, dim = in[2].size(3);
     Tensor want = torch::zeros({in[0].size(0), in[0].size(1), heads, dim}, torch::kFloat64);
     auto at = want.accessor<double, 4>();
     for (int64_t n = 0; n < want.size(0); ++n) {
@@ -137,7 +139,7 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     for (size_t which = 0; which < in.size(); ++which) {
       const Tensor got = gradients[which].to(torch::kFloat64).contiguous();
       const int64_t length = got.size(1), dim = got.size(-1);
-      const int64_t heads = got.dim() == 3 ? 1 : got.size(2), readers = in[2].size(2) / heads;
+      const int64_t heads = got.dim() == 3 ? 1 : got.size(2), readers = Spec().heads / heads;
       for (int64_t i = 0; i < got.numel(); i += std::max<int64_t>(got.numel() / 24, 1)) {
         const int64_t d = i % dim, h = i / dim % heads, t = i / (dim * heads) % length;
         const int64_t n = i / (dim * heads * length);
@@ -186,10 +188,10 @@ class CrossConformance : public Conformance {};
 class NotCrossConformance : public Conformance {};
 
 // Every case with every size.
-auto CasesWhere(const std::function<bool(const MixerInfo&)>& applies) {
+auto CasesWhere(const std::function<bool(const MixerCase&)>& applies) {
   std::vector<MixerCase> cases;
   for (const MixerCase& one : MixerCases()) {
-    if (applies(one.info)) cases.push_back(one);
+    if (applies(one)) cases.push_back(one);
   }
   return testing::Combine(testing::ValuesIn(cases), testing::ValuesIn(Sizes()));
 }
@@ -198,17 +200,18 @@ std::string NameOfTest(const testing::TestParamInfo<Conformance::ParamType>& inf
   return StrCat(one.name, "_", sizes.heads, "x", sizes.query_dim, "x", sizes.value_dim);
 }
 
-INSTANTIATE_TEST_SUITE_P(Mixers, Conformance, CasesWhere([](const MixerInfo&) { return true; }),
+INSTANTIATE_TEST_SUITE_P(Mixers, Conformance, CasesWhere([](const MixerCase&) { return true; }),
                          NameOfTest);
-INSTANTIATE_TEST_SUITE_P(Mixers, RecurrentConformance, CasesWhere(Remembers), NameOfTest);
+INSTANTIATE_TEST_SUITE_P(Mixers, RecurrentConformance,
+                         CasesWhere([](const MixerCase& one) { return Remembers(one.info); }),
+                         NameOfTest);
 INSTANTIATE_TEST_SUITE_P(Mixers, NotRecurrentConformance,
-                         CasesWhere([](const MixerInfo& info) { return !Remembers(info); }),
+                         CasesWhere([](const MixerCase& one) { return !Remembers(one.info); }),
                          NameOfTest);
 INSTANTIATE_TEST_SUITE_P(Mixers, CrossConformance,
-                         CasesWhere([](const MixerInfo& info) { return Crosses(info.name); }),
-                         NameOfTest);
+                         CasesWhere([](const MixerCase& one) { return Crosses(one); }), NameOfTest);
 INSTANTIATE_TEST_SUITE_P(Mixers, NotCrossConformance,
-                         CasesWhere([](const MixerInfo& info) { return !Crosses(info.name); }),
+                         CasesWhere([](const MixerCase& one) { return !Crosses(one); }),
                          NameOfTest);
 
 std::vector<std::string> WithoutOracle(const std::vector<std::string>& mixers,
@@ -239,7 +242,7 @@ TEST(Registry, EveryMixerAndFeatureMapHasAnOracle) {
 TEST_P(Conformance, ModuleAndRegistryAgree) {
   const Mixer mixer = Make();
   EXPECT_EQ(mixer->recurrent(), Remembers(info()));
-  EXPECT_EQ(mixer->cross(), Crosses(info().name));
+  EXPECT_EQ(mixer->cross(), Crosses(Case()));
   EXPECT_EQ(omega_.empty(), !info().maps || OmegaColumns(Spec(), Spec().query_dim) == 0);
 }
 

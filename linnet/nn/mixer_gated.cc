@@ -11,6 +11,7 @@
 
 #include "linnet/error.h"
 #include "linnet/nn/mixer.h"
+#include "linnet/nn/rotary.h"
 #include "linnet/nn/register_at.h"
 #include "linnet/ops/depthwise.h"
 #include "linnet/ops/scan.h"
@@ -147,7 +148,7 @@ class GatedMixerImpl : public MixerImpl {
     Tensor past = begun && form_.convolution > 0 ? state->tensors[1] : Tensor();
     auto [q, k, v] = Convolved(wide(in[0]), wide(in[1]), wide(in[2]), lengths,
                                state != nullptr ? &past : nullptr);
-    if (form_.rotary) Rotate(begun ? state->length : 0, q, k);
+    if (form_.rotary) Rotate(begun ? state->length : 0, /*base=*/10000, q, k);
     if (form_.householders > 1) k = Updates(k, spec_.query_dim), v = Updates(v, spec_.value_dim);
     if (form_.delta()) q = Normalized(q), k = Normalized(k);
     q = Repeated(q), k = Repeated(k);
@@ -278,23 +279,6 @@ class GatedMixerImpl : public MixerImpl {
 
   static Tensor Normalized(const Tensor& x) {
     return x * (x.square().sum(3, true) + kGatedNormEps).rsqrt();
-  }
-
-  void Rotate(int64_t first, Tensor& q, Tensor& k) const {
-    const int64_t pairs = spec_.query_dim / 2, length = q.size(1);
-    const Tensor angles = torch::empty({length, 1, pairs}, torch::kFloat64);
-    for (int64_t i = 0; i < pairs; ++i) {
-      angles.select(2, i) = (torch::arange(first, first + length, torch::kFloat64) *
-                             RotaryFrequency(static_cast<int>(i), spec_.query_dim))
-                                .unsqueeze(1);
-    }
-    const Tensor sine = angles.sin().to(q.options()), cosine = angles.cos().to(q.options());
-    for (Tensor* x : {&q, &k}) {
-      const Tensor a = x->narrow(3, 0, pairs), b = x->narrow(3, pairs, pairs);
-      *x = torch::cat({a * cosine - b * sine, b * cosine + a * sine,
-                       x->narrow(3, 2 * pairs, x->size(3) - 2 * pairs)},
-                      3);
-    }
   }
 
   // [N, L, H, 1] for values like v.

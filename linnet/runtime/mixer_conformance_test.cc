@@ -94,9 +94,22 @@ std::vector<std::pair<std::string, MixerSpec>> Variants(const MixerInfo& info) {
     }
   } else {
     variants.emplace_back(name, spec);
-    if (info.name == "full") {
+    if (info.windows) {
       spec.scale = 0.7f;
       variants.emplace_back(name + "_scaled", spec);
+      // Key heads divide Small()'s 4. Windows below and above the lengths of the pieces.
+      variants.emplace_back(name + "_grouped", MixerSpec{.kind = name, .key_heads = 2});
+      variants.emplace_back(name + "_window", MixerSpec{.kind = name, .window = 8});
+      variants.emplace_back(name + "_window_of_one", MixerSpec{.kind = name, .window = 1});
+      variants.emplace_back(name + "_modern", MixerSpec{.kind = name,
+                                                        .window = 61,
+                                                        .rotary = true,
+                                                        .rotary_base = 500,
+                                                        .qkv_bias = false,
+                                                        .out_bias = false,
+                                                        .key_heads = 1});
+      variants.emplace_back(name + "_rotary",
+                            MixerSpec{.kind = name, .rotary = true, .key_heads = 2});
     }
   }
   return variants;
@@ -138,6 +151,10 @@ std::vector<Case> MakeCases() {
   floored.feature_map = "rff";
   add("hybrid_tokens", OfTokens({linear, full, kernel}), 3);
   add("hybrid_floored_tokens", OfTokens({floored, full}), 0, true);
+  MixerSpec window = full;
+  window.window = 9, window.rotary = true;
+  add("hybrid_window_tokens", OfTokens({mixer("gated-delta-net"), window}), 0, true);
+  add("hybrid_window_frames", OfFrames({linear, window}), 0, true);
   add("hybrid_hashing_tokens", OfTokens({linear, reformer}));
   add("hybrid_hashing_floored_tokens", OfTokens({reformer, floored}), 3);
   // A bidirectional mixer makes the network non-causal; the causal one stays causal.
