@@ -185,8 +185,11 @@ TEST(Fla, WritesWhatItReads) {
 
 // Softmax attention with 4 heads of 8 dimensions and 2 heads of keys and values in some layers of
 // the golden model.
-const json kSoftmax = {
-    {"layers", {1}}, {"num_heads", 4}, {"num_kv_heads", 2}, {"window_size", 5}, {"rope_theta", 500.0}};
+const json kSoftmax = {{"layers", {1}},
+                       {"num_heads", 4},
+                       {"num_kv_heads", 2},
+                       {"window_size", 5},
+                       {"rope_theta", 500.0}};
 
 void MakeHybrid(const GatedModel& golden, const json& attn) {
   Set(golden, "attn", attn);

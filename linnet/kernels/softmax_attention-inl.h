@@ -165,8 +165,9 @@ struct Visible {
 
 // The keys that the rows of a tile see in a block, counted from the block's first key.
 struct TileKeys {
-  size_t firsts[kTileRows], counts[kTileRows];  // row r: firsts[r] .. counts[r] - 1; or none, 0 .. 0
-  size_t least = SIZE_MAX, most = 0;            // over all rows; `least` at a tile's width
+  // Row r sees the keys least + firsts[r] .. least + counts[r] - 1; firsts = counts = 0: none. `most`
+  // is the largest count. `least` is a multiple of a panel's width.
+  size_t firsts[kTileRows], counts[kTileRows], least = SIZE_MAX, most = 0;
 
   TileKeys(const Visible& visible, size_t begin, size_t keys, size_t query, size_t rows) {
     for (size_t r = 0; r < rows; ++r) {

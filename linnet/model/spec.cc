@@ -172,11 +172,11 @@ json Object(const ModelSpec& spec) {
 
 // Fields of a mixer that files leave out at their default values.
 constexpr const char* kOptions[] = {
-    "features",      "similarity",    "lsh_rounds",        "lsh_buckets",
-    "lsh_chunk",     "lsh_variant",   "softmax_scale",     "window",
-    "rotary",        "rotary_base",   "qkv_bias",          "out_bias",
-    "gate_rank",     "output_gate",   "short_convolution", "negative_eigenvalues",
-    "key_heads",     "decay_floor",   "householders",      "output_norm_eps"};
+    "features",  "similarity",  "lsh_rounds",        "lsh_buckets",
+    "lsh_chunk", "lsh_variant", "softmax_scale",     "window",
+    "rotary",    "rotary_base", "qkv_bias",          "out_bias",
+    "gate_rank", "output_gate", "short_convolution", "negative_eigenvalues",
+    "key_heads", "decay_floor", "householders",      "output_norm_eps"};
 
 // Removes fields at their default values that are not options of the mixer.
 void DropUnused(const MixerSpec& mixer, json& object) {

@@ -200,18 +200,15 @@ std::string NameOfTest(const testing::TestParamInfo<Conformance::ParamType>& inf
   return StrCat(one.name, "_", sizes.heads, "x", sizes.query_dim, "x", sizes.value_dim);
 }
 
-INSTANTIATE_TEST_SUITE_P(Mixers, Conformance, CasesWhere([](const MixerCase&) { return true; }),
+const auto kAny = [](const MixerCase&) { return true; };
+const auto kSteps = [](const MixerCase& one) { return Remembers(one.info); };
+const auto kCrosses = [](const MixerCase& one) { return Crosses(one); };
+INSTANTIATE_TEST_SUITE_P(Mixers, Conformance, CasesWhere(kAny), NameOfTest);
+INSTANTIATE_TEST_SUITE_P(Mixers, RecurrentConformance, CasesWhere(kSteps), NameOfTest);
+INSTANTIATE_TEST_SUITE_P(Mixers, NotRecurrentConformance, CasesWhere(std::not_fn(kSteps)),
                          NameOfTest);
-INSTANTIATE_TEST_SUITE_P(Mixers, RecurrentConformance,
-                         CasesWhere([](const MixerCase& one) { return Remembers(one.info); }),
-                         NameOfTest);
-INSTANTIATE_TEST_SUITE_P(Mixers, NotRecurrentConformance,
-                         CasesWhere([](const MixerCase& one) { return !Remembers(one.info); }),
-                         NameOfTest);
-INSTANTIATE_TEST_SUITE_P(Mixers, CrossConformance,
-                         CasesWhere([](const MixerCase& one) { return Crosses(one); }), NameOfTest);
-INSTANTIATE_TEST_SUITE_P(Mixers, NotCrossConformance,
-                         CasesWhere([](const MixerCase& one) { return !Crosses(one); }),
+INSTANTIATE_TEST_SUITE_P(Mixers, CrossConformance, CasesWhere(kCrosses), NameOfTest);
+INSTANTIATE_TEST_SUITE_P(Mixers, NotCrossConformance, CasesWhere(std::not_fn(kCrosses)),
                          NameOfTest);
 
 std::vector<std::string> WithoutOracle(const std::vector<std::string>& mixers,

@@ -59,16 +59,18 @@ class FullAttentionImpl : public CachedAttention, public NarrowMixer {
   void Remember(const Tensor& k, const Tensor& v, const Tensor& lengths,
                 MixerState& state) override {
     if (!cross()) {
-      throw InputError("attention 'full' with a window or rotary positions remembers no memory; "
-                       "use Piece()");
+      throw InputError(
+          "attention 'full' with a window or rotary positions remembers no memory; "
+          "use Piece()");
     }
     CachedAttention::Remember(k, v, lengths, state);
   }
 
   Tensor Recall(const Tensor& q, const MixerState& state) override {
     if (!cross()) {
-      throw InputError("attention 'full' with a window or rotary positions recalls no memory; "
-                       "use Piece()");
+      throw InputError(
+          "attention 'full' with a window or rotary positions recalls no memory; "
+          "use Piece()");
     }
     return CachedAttention::Recall(q, state);
   }
@@ -89,12 +91,9 @@ class FullAttentionImpl : public CachedAttention, public NarrowMixer {
  protected:
   Tensor Attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& hidden,
                 bool causal, int64_t offset) const override {
-    return ops::SoftmaxAttention(q, k, v,
-                                 {.causal = causal,
-                                  .offset = offset,
-                                  .window = window_,
-                                  .hidden = hidden,
-                                  .scale = scale_});
+    return ops::SoftmaxAttention(
+        q, k, v,
+        {.causal = causal, .offset = offset, .window = window_, .hidden = hidden, .scale = scale_});
   }
 
  private:

@@ -11,8 +11,8 @@
 
 #include "linnet/error.h"
 #include "linnet/nn/mixer.h"
-#include "linnet/nn/rotary.h"
 #include "linnet/nn/register_at.h"
+#include "linnet/nn/rotary.h"
 #include "linnet/ops/depthwise.h"
 #include "linnet/ops/scan.h"
 

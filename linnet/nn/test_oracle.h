@@ -191,8 +191,8 @@ inline Rows Turned(Rows x, double base) {
   for (size_t t = 0; t < x.size(); ++t) {
     const size_t dim = x[t].size();
     for (size_t i = 0; i < dim / 2; ++i) {
-      const double angle = static_cast<double>(t) * std::pow(base, -2.0 * static_cast<double>(i) /
-                                                                       static_cast<double>(dim));
+      const double angle = static_cast<double>(t) *
+                           std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
       const double a = x[t][i], b = x[t][i + dim / 2];
       x[t][i] = a * std::cos(angle) - b * std::sin(angle);
       x[t][i + dim / 2] = a * std::sin(angle) + b * std::cos(angle);

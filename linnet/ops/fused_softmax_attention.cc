@@ -19,9 +19,12 @@ using torch::autograd::variable_list;
 const int64_t* Lengths(const Tensor& x) { return x.defined() ? x.data_ptr<int64_t>() : nullptr; }
 
 SoftmaxAttentionShape ShapeOf(const Tensor& q, const Tensor& v) {
-  return {static_cast<size_t>(q.size(0)), static_cast<size_t>(q.size(1)),
-          static_cast<size_t>(v.size(1)), static_cast<size_t>(q.size(2)),
-          static_cast<size_t>(q.size(3)), static_cast<size_t>(v.size(3)),
+  return {static_cast<size_t>(q.size(0)),
+          static_cast<size_t>(q.size(1)),
+          static_cast<size_t>(v.size(1)),
+          static_cast<size_t>(q.size(2)),
+          static_cast<size_t>(q.size(3)),
+          static_cast<size_t>(v.size(3)),
           static_cast<size_t>(q.size(2) / v.size(2))};
 }
 

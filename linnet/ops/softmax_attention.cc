@@ -61,8 +61,8 @@ bool LibtorchFuses(const Tensor& q, const Tensor& k, const SoftmaxAttentionOptio
 
 void Check(const Tensor& q, const Tensor& k, const Tensor& v,
            const SoftmaxAttentionOptions& options) {
-  if (q.dim() != 4 || k.dim() != 4 || v.dim() != 4 || q.size(0) != k.size(0) ||
-      k.size(2) == 0 || q.size(2) % k.size(2) != 0 || q.size(3) != k.size(3) ||
+  if (q.dim() != 4 || k.dim() != 4 || v.dim() != 4 || q.size(0) != k.size(0) || k.size(2) == 0 ||
+      q.size(2) % k.size(2) != 0 || q.size(3) != k.size(3) ||
       k.sizes().slice(0, 3) != v.sizes().slice(0, 3) || q.size(3) == 0 || v.size(3) == 0) {
     throw InputError("softmax attention needs q [N, L, H, D], k [N, S, G, D] and v [N, S, G, M], ",
                      "D, M >= 1, G a divisor of H; got q ", q.sizes(), ", k ", k.sizes(), ", v ",

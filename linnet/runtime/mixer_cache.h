@@ -182,8 +182,7 @@ class CacheMixer : public RuntimeMixer {
     for (size_t i = 0; i < call.block.sequences; ++i) {
       for (size_t t = 0; t < call.block.Length(i); ++t) {
         const size_t row = call.block.Row(i) + t;
-        const auto position =
-            static_cast<double>(call.block.Position(i) + call.block.ahead + t);
+        const auto position = static_cast<double>(call.block.Position(i) + call.block.ahead + t);
         for (size_t c = 0; c < frequencies_.size(); ++c) {
           sine[c] = static_cast<float>(std::sin(position * frequencies_[c]));
           cosine[c] = static_cast<float>(std::cos(position * frequencies_[c]));

@@ -97,19 +97,16 @@ std::vector<std::pair<std::string, MixerSpec>> Variants(const MixerInfo& info) {
     if (info.windows) {
       spec.scale = 0.7f;
       variants.emplace_back(name + "_scaled", spec);
-      // Key heads divide Small()'s 4. Windows below and above the lengths of the pieces.
-      variants.emplace_back(name + "_grouped", MixerSpec{.kind = name, .key_heads = 2});
-      variants.emplace_back(name + "_window", MixerSpec{.kind = name, .window = 8});
-      variants.emplace_back(name + "_window_of_one", MixerSpec{.kind = name, .window = 1});
-      variants.emplace_back(name + "_modern", MixerSpec{.kind = name,
-                                                        .window = 61,
-                                                        .rotary = true,
-                                                        .rotary_base = 500,
-                                                        .qkv_bias = false,
-                                                        .out_bias = false,
-                                                        .key_heads = 1});
-      variants.emplace_back(name + "_rotary",
-                            MixerSpec{.kind = name, .rotary = true, .key_heads = 2});
+      // Windows below and above the lengths of the pieces; key_heads divides Small()'s heads.
+      MixerSpec modern{.window = 61, .rotary = true, .rotary_base = 500, .key_heads = 1};
+      modern.qkv_bias = modern.out_bias = false;
+      for (auto [end, variant] : {std::pair<const char*, MixerSpec>{"_window", {.window = 8}},
+                                  {"_window_of_one", {.window = 1, .key_heads = 2}},
+                                  {"_modern", modern},
+                                  {"_rotary_grouped", {.rotary = true, .key_heads = 2}}}) {
+        variant.kind = name;
+        variants.emplace_back(name + end, variant);
+      }
     }
   }
   return variants;

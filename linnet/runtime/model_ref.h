@@ -201,12 +201,10 @@ class MixerRef {
   }
 
   Rows Full(const Head& head) const {
-    const kernels::SoftmaxAttentionRef ref({1, head.q.size(), head.k.size(), 1, dim(), value_dim()},
-                                           {.scale = static_cast<float>(Scale()),
-                                            .causal = head.causal,
-                                            .window = Size(spec_.window)},
-                                           Flat(Rotated(head.q)), Flat(Rotated(head.k)),
-                                           Flat(head.v), head.k.size());
+    const kernels::SoftmaxAttentionRef ref(
+        {1, head.q.size(), head.k.size(), 1, dim(), value_dim()},
+        {.scale = static_cast<float>(Scale()), .causal = head.causal, .window = Size(spec_.window)},
+        Flat(Rotated(head.q)), Flat(Rotated(head.k)), Flat(head.v), head.k.size());
     Rows out;
     for (size_t t = 0; t < head.q.size(); ++t) out.push_back(ref.Out(t));
     return out;
@@ -218,8 +216,8 @@ class MixerRef {
     for (size_t t = 0; t < x.size(); ++t) {
       for (size_t i = 0; i < pairs; ++i) {
         const double angle =
-            static_cast<double>(t) / std::pow(spec_.rotary_base, 2.0 * static_cast<double>(i) /
-                                                                     static_cast<double>(dim()));
+            static_cast<double>(t) /
+            std::pow(spec_.rotary_base, 2.0 * static_cast<double>(i) / static_cast<double>(dim()));
         const double a = x[t][i], b = x[t][i + pairs];
         x[t][i] = a * std::cos(angle) - b * std::sin(angle);
         x[t][i + pairs] = a * std::sin(angle) + b * std::cos(angle);
