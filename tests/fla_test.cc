@@ -168,6 +168,109 @@ TEST(Fla, WritesWhatItReads) {
   EXPECT_FALSE(fs::exists("unused"));
 }
 
+// Softmax attention with 4 heads of 8 dimensions and 2 heads of keys and values in some layers of
+// the golden model.
+const json kSoftmax = {{"layers", {1}},
+                       {"num_heads", 4},
+                       {"num_kv_heads", 2},
+                       {"window_size", 5},
+                       {"rope_theta", 500.0}};
+
+void MakeHybrid(const GatedModel& golden, const json& attn) {
+  Set(golden, "attn", attn);
+  const json bias = attn.value("qkv_bias", false);
+  const std::vector<int> layers = attn.at("layers");
+  SafetensorsWriter writer;
+  std::vector<std::vector<float>> all;
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape) {
+    size_t count = 1;
+    for (const int64_t n : shape) count *= static_cast<size_t>(n);
+    std::vector<float>& values = all.emplace_back();
+    for (size_t i = 0; i < count; ++i) {
+      values.push_back(std::sin(static_cast<float>(i * all.size())) / 4);
+    }
+    writer.Add(name, DType::kF32, shape, values.data());
+  };
+  const fs::path path = golden.folder / "model.safetensors";
+  {
+    const SafetensorsFile file = SafetensorsFile::Open(path.string());
+    for (const Tensor& tensor : file.tensors()) {
+      const bool replaced = std::any_of(layers.begin(), layers.end(), [&](int i) {
+        return tensor.name.starts_with(StrCat("model.layers.", i, ".attn."));
+      });
+      if (replaced) continue;
+      all.emplace_back(tensor.f32().begin(), tensor.f32().end());
+      writer.Add(tensor.name, DType::kF32, tensor.shape, all.back().data());
+    }
+  }
+  for (const int i : layers) {
+    for (const auto& [name, rows] :
+         {std::pair<const char*, int64_t>{"q", 32}, {"k", 16}, {"v", 16}, {"o", 32}}) {
+      const std::string tensor = StrCat("model.layers.", i, ".attn.", name, "_proj.");
+      add(tensor + "weight", {rows, 32});
+      if (bias == true && *name != 'o') add(tensor + "bias", {rows});
+    }
+  }
+  writer.Write(path.string());
+}
+
+TEST(Fla, ReadsAndWritesHybrids) {
+  for (const bool bias : {false, true}) {
+    const GatedModel golden("gated_delta_net");
+    json attn = kSoftmax;
+    if (bias) attn["qkv_bias"] = true, attn.erase("window_size"), attn.erase("rope_theta");
+    MakeHybrid(golden, attn);
+    const FlaModel model = FlaModel::Open(golden.folder.string());
+    const StackSpec& stack = model.spec().stack;
+    ASSERT_EQ(stack.layers(), 2);
+    ASSERT_EQ(stack.pattern.size(), 2u);
+    EXPECT_EQ(stack.mixer(0).kind, "gated-delta-net");
+    const MixerSpec& full = stack.mixer(1);
+    EXPECT_EQ(full.kind, "full");
+    EXPECT_EQ(full.heads, 4);
+    EXPECT_EQ(full.key_heads, 2);
+    EXPECT_EQ(full.query_dim, 8);
+    EXPECT_EQ(full.window, bias ? 0 : 5);
+    EXPECT_TRUE(full.rotary);
+    EXPECT_EQ(full.rotary_base, bias ? 10000 : 500);
+    EXPECT_EQ(full.qkv_bias, bias);
+    EXPECT_FALSE(full.out_bias);
+    const std::string first = golden.Import(), second = (golden.folder / "second").string();
+    const Checkpoint checkpoint = Checkpoint::Open(first);
+    EXPECT_EQ(checkpoint.spec(), model.spec());
+    const SafetensorsFile file =
+        SafetensorsFile::Open((golden.folder / "model.safetensors").string());
+    const auto from = file.Get("model.layers.1.attn.k_proj.weight").f32();
+    const auto to = checkpoint.Tensor("transformer.layers.1.attention.key_projection.weight");
+    EXPECT_TRUE(std::equal(from.begin(), from.end(), to.begin(), to.end()));
+    const fs::path again = golden.folder / "again";
+    WriteFla(checkpoint, again.string());
+    const FlaModel back = FlaModel::Open(again.string());
+    EXPECT_EQ(back.spec(), model.spec());
+    back.Write(second, "{}");
+    EXPECT_EQ(All(second), All(first));
+  }
+}
+
+TEST(Fla, RefusesHybridsThatDoNotFit) {
+  const std::pair<const char*, std::pair<json, const char*>> cases[] = {
+      {"layers", {{2}, "'layers' names the layer 2; the model has the layers 0 to 1"}},
+      {"layers", {1, "'layers' cannot be 1"}},
+      {"num_heads", {5, "num_heads is 5, no divisor of hidden_size = 32"}},
+      {"num_kv_heads", {3, "key_heads is 3; it must divide the number of heads, 4, or be 0"}},
+      {"qk_norm", {true, "the option qk_norm = true is not supported"}},
+      {"rope_theta", {nullptr, "the option rope_theta = null is not supported"}},
+      {"rope_scaling", {2, "has the unknown options 'rope_scaling'"}},
+  };
+  for (const auto& [name, fault] : cases) {
+    const GatedModel golden("gated_delta_net");
+    json attn = kSoftmax;
+    attn[name] = fault.first;
+    Set(golden, "attn", attn);
+    EXPECT_NE(Fault(golden).find(fault.second), std::string::npos) << Fault(golden);
+  }
+}
+
 TEST(Fla, RefusesUnknownOptionsByName) {
   const std::pair<const char*, json> cases[] = {
       {"model_type", "mamba"},     {"model_type", nullptr},    {"hidden_act", "gelu"},

@@ -206,6 +206,36 @@ class Mixers(unittest.TestCase):
         self.assertIn("unknown --attention ''", self.refused(never, *task, "--attention", "gla,,full", "--layers", 3))
         self.assertIn("unknown --norm 'batch'; choose layer or rms", self.refused(never, *task, "--norm", "batch"))
 
+    def test_a_hybrid_over_a_window_has_a_constant_state(self):
+        text = self.dir / "text.txt"
+        text.write_text("under a tree. " * 100)
+        task = ("text", *TINY, "--data", text, "--context", 16, "--norm", "rms", "--norm-first", "--feed-forward", "gated",
+                "--no-tied", "--no-head-bias", "--positions", "none", "--layers", 2, "--window", 8)
+        hybrid = ("--attention", "gated-delta-net,full", "--rotary", "--key-heads", 1, "--no-qkv-bias", "--no-out-bias")
+        models, last = self.train("window", *task, *hybrid)
+        info = json.loads(self.ok("info", models["f32"], "--json"))
+        self.assertEqual([layer.get("window", 0) for layer in info["spec"]["pattern"]], [0, 8])
+        self.assertIn("at any length", self.ok("info", models["f32"]))
+        bits = {}
+        for precision, model in models.items():
+            bits[precision] = json.loads(self.ok("eval", model, "--data", text, "--json"))["bits_per_token"]
+            self.ok("generate", model, "--prompt", "under", "--max-tokens", 300, "--seed", 1)
+        self.near(bits, 0.05)
+        folder, back = self.dir / "fla", self.dir / "back.safetensors"
+        self.ok("export", models["f32"], "--format", "fla", "--out", folder)
+        config = json.loads((folder / "config.json").read_text())
+        self.assertEqual(config["attn"], {"layers": [1], "num_heads": 2, "num_kv_heads": 1, "qkv_bias": False,
+                                          "window_size": 8, "rope_theta": 10000.0})
+        self.ok("import", folder, "--out", back)
+        again = json.loads(self.ok("info", back, "--json"))["spec"]
+        self.assertEqual((again["pattern"], again["layers"]), (info["spec"]["pattern"], 2))
+        never = self.dir / "never"
+        self.assertIn("--window and --rotary are for softmax attention, and --attention is gla; add 'full'",
+                      self.refused(never, *task, "--attention", "gla"))
+        self.assertIn("unknown --positions 'some'; choose sequence, grid or none",
+                      self.refused(never, *task, *hybrid, "--positions", "some"))
+        self.assertIn("grid positions", self.refused(never, *task, *hybrid, "--positions", "grid"))
+
     def test_causal_tasks_refuse_noncausal_mixers(self):
         text = self.dir / "text.txt"
         text.write_text("under a tree. " * 100)

@@ -210,7 +210,8 @@ class TextTest(unittest.TestCase):
                      "other")
 
     def test_every_attention_runs_in_every_precision(self):
-        kinds = (("full",), ("kernel", "--similarity", "rbf"), ("causal-linear", "--feature-map", "rff"),
+        kinds = (("full",), ("full", "--window", 7, "--rotary", "--key-heads", 1), ("kernel", "--similarity", "rbf"),
+                 ("causal-linear", "--feature-map", "rff"),
                  ("causal-linear", "--feature-map", "polynomial2", "--convolution", 3),
                  ("reformer", "--lsh-buckets", 4, "--lsh-chunk", 4),
                  ("reformer", "--lsh-variant", "simple", "--lsh-buckets", 4, "--lsh-chunk", 5))

@@ -47,14 +47,20 @@ struct MixerSpec {
 
   float scale = 0;  // of q . k in the softmax (kinds "full" and "reformer"); 0: 1 / sqrt(query_dim)
 
+  // kind "full"
+  int window = 0;       // positions that one attends to, up to and with itself; 0: all
+  bool rotary = false;  // rotates channels i and i + D/2 of q and k by t rotary_base^(-2i/D)
+  float rotary_base = 10000;
+  bool qkv_bias = true, out_bias = true;  // whether the projections have biases
+
   // gated recurrences
   int short_convolution = 4;  // width of the convolutions of queries, keys and values; 0: none
   bool output_gate = true;    // multiplies the output by a gate
   bool negative_eigenvalues = false;  // delta rules: strengths in (0, 2) instead of (0, 1)
   int gate_rank = 16;                 // kind "gla": rank of the decay's projection
   // Kinds "gated-delta-net", "gated-delta-product", "kda" and "ssd" (its groups): heads of queries
-  // and keys, each read by heads / key_heads heads in turn; 0: as many as heads. Kinds "gla" and
-  // "retention": of keys and values.
+  // and keys, each read by heads / key_heads heads in turn; 0: as many as heads. Kinds "full",
+  // "gla" and "retention": of keys and values.
   int key_heads = 0;
   int householders = 2;  // kind "gated-delta-product": delta steps per position
   // A limit <= 0 of the logarithm of a decay per key channel; 0: none. Kind "gla" clamps at it,

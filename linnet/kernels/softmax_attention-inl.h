@@ -132,24 +132,58 @@ void PackTransposed(const AttentionRows<const float>& rows, size_t begin, size_t
 
 // The keys that each query of one sequence sees.
 struct Visible {
-  size_t limit, offset;
+  size_t limit, offset, window;
   bool causal;
 
   Visible(const SoftmaxAttentionShape& shape, const SoftmaxAttentionOptions& options,
           const int64_t* lengths, size_t n)
-      : limit(shape.keys), offset(std::min(options.offset, shape.keys)), causal(options.causal) {
+      : limit(shape.keys),
+        offset(std::min(options.offset, shape.keys + options.window)),
+        window(options.causal && options.window > 0 ? options.window : SIZE_MAX),
+        causal(options.causal) {
     if (lengths) limit = std::min(limit, static_cast<size_t>(std::max<int64_t>(lengths[n], 0)));
     if (causal) limit = std::min(limit, shape.queries + offset);
   }
-  // Query i sees the keys 0 .. Count(i) - 1.
-  size_t Count(size_t i) const { return causal ? std::min(limit, i + offset + 1) : limit; }
-  // The number of these keys in the block of `keys` keys from `begin` on.
-  size_t CountIn(size_t begin, size_t keys, size_t i) const {
-    const size_t count = Count(i);
-    return count <= begin ? 0 : std::min(keys, count - begin);
+  // Query i sees the keys First(i) .. Count(i) - 1.
+  size_t First(size_t i) const {
+    const size_t end = i + offset + 1;
+    return end > window ? std::min(end - window, limit) : 0;
   }
-  // The first query that sees key j < limit.
+  size_t Count(size_t i) const { return causal ? std::min(limit, i + offset + 1) : limit; }
+  // The first query that sees key j < limit, and the end of those that do.
   size_t FirstQuery(size_t j) const { return causal && j > offset ? j - offset : 0; }
+  size_t EndQuery(size_t j) const {
+    if (window > SIZE_MAX - j) return SIZE_MAX;
+    return j + window > offset ? j + window - offset : 0;
+  }
+  // The first key of the block in which query i begins: that of its first key, or if it sees none,
+  // the last block.
+  size_t Start(size_t i) const {
+    return std::min(First(i), std::max<size_t>(limit, 1) - 1) / kKeyBlock * kKeyBlock;
+  }
+};
+
+// The keys that the rows of a tile see in a block, counted from the block's first key.
+struct TileKeys {
+  // Row r sees the keys least + firsts[r] .. least + counts[r] - 1; firsts = counts = 0: none. `most`
+  // is the largest count. `least` is a multiple of a panel's width.
+  size_t firsts[kTileRows], counts[kTileRows], least = SIZE_MAX, most = 0;
+
+  TileKeys(const Visible& visible, size_t begin, size_t keys, size_t query, size_t rows) {
+    for (size_t r = 0; r < rows; ++r) {
+      const size_t first = visible.First(query + r), end = visible.Count(query + r);
+      firsts[r] = first > begin ? std::min(keys, first - begin) : 0;
+      counts[r] = end > begin ? std::min(keys, end - begin) : 0;
+      if (firsts[r] >= counts[r]) firsts[r] = counts[r] = 0;
+      if (counts[r] > 0) least = std::min(least, firsts[r] / kTileWidth * kTileWidth);
+      most = std::max(most, counts[r]);
+    }
+    if (most == 0) least = 0;
+    for (size_t r = 0; r < rows && least > 0; ++r) {
+      if (counts[r] > 0) firsts[r] -= least, counts[r] -= least;
+    }
+    most -= least;
+  }
 };
 
 // Calls whole(j, constant vectors) for the full vectors of a row of `count` weights, three at once
@@ -182,15 +216,18 @@ struct ForwardPieces {
 
 // Turns a tile's scores into weights exp2(score - max), in place. max (a float per query) and sum
 // (a vector per query) continue from earlier blocks; `rescale` receives the factors for earlier
-// results. Row r sees its first counts[r] keys; the weights of the others, up to `most`, become 0.
-HWY_NOINLINE void AttentionWeights(size_t rows, const size_t* counts, size_t most,
-                                   float* HWY_RESTRICT weights, float* HWY_RESTRICT max,
-                                   float* HWY_RESTRICT sum, float* HWY_RESTRICT rescale) {
+// results. Row r sees the keys firsts[r] .. counts[r] - 1; the weights of the others, up to `most`,
+// become 0.
+HWY_NOINLINE void AttentionWeights(size_t rows, const size_t* firsts, const size_t* counts,
+                                   size_t most, float* HWY_RESTRICT weights,
+                                   float* HWY_RESTRICT max, float* HWY_RESTRICT sum,
+                                   float* HWY_RESTRICT rescale) {
   const F32 d;
   const Vec nothing = hn::Set(d, kNothing);
   float base[kTileRows], change[kTileRows + kTileLanes] = {};
   for (size_t r = 0; r < rows; ++r) {
-    const float* row = weights + r * kWeightStride;
+    float* row = weights + r * kWeightStride;
+    std::fill_n(row, firsts[r], kNothing);
     Vec largest = nothing;
     ForWeights(
         counts[r],
@@ -269,7 +306,8 @@ void AttentionForwardBlock(const SoftmaxAttentionShape& shape,
   const size_t dim = shape.dim, value_dim = shape.value_dim;
   const size_t padded = RoundUp(queries, kTileRows);
   const Visible visible(shape, options, args.lengths, n);
-  const AttentionRows q_rows(args.q, n, h), k_rows(args.k, n, h), v_rows(args.v, n, h);
+  const size_t read = h / shape.readers;
+  const AttentionRows q_rows(args.q, n, h), k_rows(args.k, n, read), v_rows(args.v, n, read);
   const AttentionRows out_rows(args.out, n, h);
   SlotPieces slot(scratch);
   const ForwardPieces at(shape, padded, slot);
@@ -280,25 +318,22 @@ void AttentionForwardBlock(const SoftmaxAttentionShape& shape,
   std::memset(at.out, 0, padded * TileWidths(value_dim) * sizeof(float));
 
   const size_t seen = visible.Count(first + queries - 1);
-  for (size_t begin = 0; begin < seen; begin += kKeyBlock) {
+  for (size_t begin = visible.Start(first); begin < seen; begin += kKeyBlock) {
     const size_t keys = std::min(kKeyBlock, seen - begin);
     PackTransposed(k_rows, begin, keys, dim, at.keys);
     PackPanels(v_rows, begin, keys, value_dim, 1.0f, kKeyBlock, at.values);
     const size_t begins_at = visible.FirstQuery(begin);
     size_t tile = begins_at > first ? (begins_at - first) / kTileRows * kTileRows : 0;
-    for (; tile < queries; tile += kTileRows) {
+    for (; tile < queries && visible.First(first + tile) < begin + keys; tile += kTileRows) {
       const size_t rows = std::min(kTileRows, queries - tile);
-      size_t counts[kTileRows];
-      for (size_t r = 0; r < rows; ++r) {
-        counts[r] = visible.CountIn(begin, keys, first + tile + r);
-      }
-      const size_t most = counts[rows - 1];
+      const TileKeys of(visible, begin, keys, first + tile, rows);
       float rescale[kTileRows + kTileLanes];
-      AttentionDots(dim, at.q + tile * kTileWidth, q_panel, at.keys, most, at.weights);
-      AttentionWeights(rows, counts, most, at.weights, at.max + tile, at.sum + tile * kTileLanes,
-                       rescale);
-      AttentionValues(most, value_dim, at.weights, at.values, rescale, at.out + tile * kTileWidth,
-                      q_panel);
+      AttentionDots(dim, at.q + tile * kTileWidth, q_panel, at.keys + of.least * dim, of.most,
+                    at.weights);
+      AttentionWeights(rows, of.firsts, of.counts, of.most, at.weights, at.max + tile,
+                       at.sum + tile * kTileLanes, rescale);
+      AttentionValues(of.most, value_dim, at.weights, at.values + of.least * kTileWidth, rescale,
+                      at.out + tile * kTileWidth, q_panel);
     }
   }
 
@@ -334,10 +369,10 @@ void AttentionDelta(const SoftmaxAttentionShape& shape, const SoftmaxAttentionBa
 }
 
 // Turns a tile's scores (`weights`) into p_ij and its v_j . grad_out_i (`grads`) into ds_ij, in
-// place. `bases` and `deltas` hold log2_sum and delta of each row. Row r sees its first counts[r]
-// keys; the entries of the others, up to `width`, become 0.
-HWY_NOINLINE void AttentionGradients(size_t rows, const size_t* counts, size_t width,
-                                     const float* HWY_RESTRICT bases,
+// place. `bases` and `deltas` hold log2_sum and delta of each row. Row r sees the keys firsts[r] ..
+// counts[r] - 1; the entries of the others, up to `width`, become 0.
+HWY_NOINLINE void AttentionGradients(size_t rows, const size_t* firsts, const size_t* counts,
+                                     size_t width, const float* HWY_RESTRICT bases,
                                      const float* HWY_RESTRICT deltas, float* HWY_RESTRICT weights,
                                      float* HWY_RESTRICT grads) {
   const F32 d;
@@ -378,6 +413,8 @@ HWY_NOINLINE void AttentionGradients(size_t rows, const size_t* counts, size_t w
       std::memset(weight_row + counts[r], 0, (width - counts[r]) * sizeof(float));
       std::memset(grad_row + counts[r], 0, (width - counts[r]) * sizeof(float));
     }
+    std::memset(weight_row, 0, firsts[r] * sizeof(float));
+    std::memset(grad_row, 0, firsts[r] * sizeof(float));
   }
 }
 
@@ -428,8 +465,8 @@ class BackwardBlocks {
         scale_(options.scale),
         visible_(shape, options, args.lengths, n),
         q_rows_(args.q, n, h),
-        k_rows_(args.k, n, h),
-        v_rows_(args.v, n, h),
+        k_rows_(args.k, n, h / shape.readers),
+        v_rows_(args.v, n, h / shape.readers),
         grad_out_rows_(args.grad_out, n, h),
         grad_q_rows_(args.grad_q, n, h),
         grad_k_rows_(args.grad_k, n, h),
@@ -453,46 +490,37 @@ class BackwardBlocks {
 
   // Adds the gradients between the current keys and `queries` queries from `first` on.
   void Add(size_t first, size_t queries, bool with_queries, bool with_keys) {
-    const bool begins = begin_ == 0;
     const size_t begins_at = visible_.FirstQuery(begin_);
-    if (!begins && (begins_at >= first + queries || keys_ == 0)) return;
+    if (begin_ > 0 && (begins_at >= first + queries || keys_ == 0)) return;
+    if (Passed(first)) return;
     PackPanels(q_rows_, first, queries, shape_.dim, scale_ * kLog2E, kBackwardQueries, at_.q);
     PackPanels(grad_out_rows_, first, queries, shape_.value_dim, 1.0f, kBackwardQueries,
                at_.grad_out);
     const size_t width = RoundUp(keys_, kTileRows);
     const size_t panel = kBackwardQueries * kTileWidth;
     size_t tile = begins_at > first ? (begins_at - first) / kTileRows * kTileRows : 0;
-    for (; tile < queries; tile += kTileRows) {
+    for (; tile < queries && !Passed(first + tile); tile += kTileRows) {
       const size_t rows = std::min(kTileRows, queries - tile);
-      size_t counts[kTileRows];
-      float bases[kTileRows];
-      for (size_t r = 0; r < rows; ++r) {
-        counts[r] = visible_.CountIn(begin_, keys_, first + tile + r);
-        bases[r] = log2_sums_[first + tile + r];
-      }
-      const size_t most = counts[rows - 1];
+      const TileKeys of(visible_, begin_, keys_, first + tile, rows);
       float* weights = at_.weights + tile * kWeightStride;
       float* grads = at_.grads + tile * kWeightStride;
-      AttentionDots(shape_.dim, at_.q + tile * kTileWidth, panel, at_.keys_across, most, weights);
-      AttentionDots(shape_.value_dim, at_.grad_out + tile * kTileWidth, panel, at_.values_across,
-                    most, grads);
-      AttentionGradients(rows, counts, width, bases, deltas_ + first + tile, weights, grads);
+      for (size_t r = 0; r < rows && of.least > 0; ++r) {
+        std::memset(weights + r * kWeightStride, 0, of.least * sizeof(float));
+        std::memset(grads + r * kWeightStride, 0, of.least * sizeof(float));
+      }
+      weights += of.least, grads += of.least;
+      AttentionDots(shape_.dim, at_.q + tile * kTileWidth, panel,
+                    at_.keys_across + of.least * shape_.dim, of.most, weights);
+      AttentionDots(shape_.value_dim, at_.grad_out + tile * kTileWidth, panel,
+                    at_.values_across + of.least * shape_.value_dim, of.most, grads);
+      AttentionGradients(rows, of.firsts, of.counts, width - of.least, log2_sums_ + first + tile,
+                         deltas_ + first + tile, weights, grads);
       if (with_queries) {
-        AttentionGradQueries(begins, most, shape_.dim, grads, at_.keys, rows, grad_q_rows_,
-                             first + tile);
+        AttentionGradQueries(visible_.Start(first + tile) == begin_, of.most, shape_.dim, grads,
+                             at_.keys + of.least * kTileWidth, rows, grad_q_rows_, first + tile);
       }
     }
-    if (!with_keys) return;
-    for (size_t j = 0; j < keys_; j += kTileRows) {
-      const size_t sees = visible_.FirstQuery(begin_ + j);
-      const size_t row = sees > first ? sees - first : 0;
-      if (row >= queries) break;
-      const size_t from = row * kWeightStride + j;
-      AttentionGradKeys(queries - row, shape_.value_dim, at_.weights + from,
-                        at_.grad_out + row * kTileWidth, at_.grad_v + j * kTileWidth);
-      AttentionGradKeys(queries - row, shape_.dim, at_.grads + from, at_.q + row * kTileWidth,
-                        at_.grad_k + j * kTileWidth);
-    }
+    if (with_keys) AddToKeys(first, std::min(tile, queries));
   }
 
   // Writes the gradients of `keys` keys; 0 for keys that no query sees.
@@ -529,6 +557,28 @@ class BackwardBlocks {
   };
 
  private:
+  // Whether query i and all later ones see only later keys than the current ones, and have begun.
+  bool Passed(size_t i) const {
+    return visible_.First(i) >= begin_ + keys_ && visible_.Start(i) != begin_;
+  }
+
+  // Adds to grad_k and grad_v from the first `queries` rows of the block of queries at `first`.
+  void AddToKeys(size_t first, size_t queries) {
+    for (size_t j = 0; j < keys_; j += kTileRows) {
+      const size_t last = begin_ + std::min(j + kTileRows, keys_) - 1;
+      const size_t sees = visible_.FirstQuery(begin_ + j), past = visible_.EndQuery(last);
+      const size_t row = sees > first ? sees - first : 0;
+      const size_t end = past > first ? std::min(queries, past - first) : 0;
+      if (row >= queries) break;
+      if (row >= end) continue;
+      const size_t from = row * kWeightStride + j;
+      AttentionGradKeys(end - row, shape_.value_dim, at_.weights + from,
+                        at_.grad_out + row * kTileWidth, at_.grad_v + j * kTileWidth);
+      AttentionGradKeys(end - row, shape_.dim, at_.grads + from, at_.q + row * kTileWidth,
+                        at_.grad_k + j * kTileWidth);
+    }
+  }
+
   const SoftmaxAttentionShape& shape_;
   const float scale_;
   const Visible visible_;
@@ -565,13 +615,15 @@ void AttentionBackwardQueries(const SoftmaxAttentionShape& shape,
                               const SoftmaxAttentionBackwardArgs& args, float* scratch, size_t n,
                               size_t h, size_t first, size_t queries) {
   BackwardBlocks blocks(shape, options, args, SlotPieces(scratch), n, h);
-  size_t done = 0;
+  const Visible visible(shape, options, args.lengths, n);
+  const size_t end = visible.Count(first + queries - 1);
+  size_t begin = visible.Start(first);
   do {
-    const size_t block = std::min(kKeyBlock, shape.keys - done);
-    blocks.TakeKeys(done, block, /*with_queries=*/true, /*with_keys=*/false);
+    blocks.TakeKeys(begin, std::min(kKeyBlock, shape.keys - begin), /*with_queries=*/true,
+                    /*with_keys=*/false);
     blocks.Add(first, queries, /*with_queries=*/true, /*with_keys=*/false);
-    done += block;
-  } while (done < shape.keys);
+    begin += kKeyBlock;
+  } while (begin < end);
 }
 
 size_t AttentionScratch(const SoftmaxAttentionShape& shape) {

@@ -12,14 +12,16 @@
 //
 // For each batch element and head, query i = 0 .. L-1 sees the keys j < lengths[n] and, if
 // `causal`, only those with j <= i + offset: `offset` keys precede the first query, as when a
-// sequence is processed in pieces over its key cache. With sums over the keys that i sees:
+// sequence is processed in pieces over its key cache. With a `window`, i sees only the last `window`
+// of these, and the work per query is O(window). With sums over the keys that i sees:
 //
 //   p_ij  = exp(scale q_i . k_j) / sum_j exp(scale q_i . k_j)
 //   out_i = sum_j p_ij v_j                                      [M]   (the paper's eq. 2)
 //
 // A query that sees no key gives 0. Keys and values that no query sees are not read: they may hold
 // anything, NaN too. A NaN that a query sees makes its result NaN, and an infinity may; both may
-// also affect some queries just before the first one that sees them.
+// also affect some queries just before the first one that sees them, or just after the last one.
+// Keys that no query sees because they are before the first window must be finite.
 //
 // Everything is fp32; the exponential has a relative error of about 2e-7. Results do not depend,
 // bit for bit, on the number of slots or threads. A query's result does not depend on the other
@@ -38,12 +40,15 @@ namespace linnet::kernels {
 // In order: N, L, S, H, D, M. L or S may be 0; D, M >= 1.
 struct SoftmaxAttentionShape {
   size_t batch = 0, queries = 0, keys = 0, heads = 0, dim = 0, value_dim = 0;
+  // So many heads in turn read the same keys and values: query head h those of head h / readers.
+  size_t readers = 1;
 };
 
 struct SoftmaxAttentionOptions {
   float scale = 1;  // usually 1 / sqrt(D)
   bool causal = false;
   size_t offset = 0;  // keys before the first query; read only if `causal`
+  size_t window = 0;  // keys that a query sees, up to the last one; 0: all; read only if `causal`
 };
 
 // Floats of scratch per slot on the active instruction set, enough for forward and backward. Grows
@@ -52,8 +57,8 @@ size_t SoftmaxAttentionScratch(const SoftmaxAttentionShape& shape);
 
 struct SoftmaxAttentionForwardArgs {
   Strided<const float> q;  // [N, L, H, D]
-  Strided<const float> k;  // [N, S, H, D]
-  Strided<const float> v;  // [N, S, H, M]
+  Strided<const float> k;  // [N, S, H / readers, D]
+  Strided<const float> v;  // [N, S, H / readers, M]
   Strided<float> out;      // [N, L, H, M]
   // Optional, [N]: number of keys of each sequence, clamped to 0 .. S.
   const int64_t* lengths = nullptr;
@@ -75,7 +80,8 @@ struct SoftmaxAttentionBackwardArgs {
   const int64_t* lengths = nullptr;    // the forward's
   const float* log2_sum = nullptr;     // the forward's
   float* delta = nullptr;              // [N, H, L], written: out_i . grad_out_i
-  // All are written; 0 for queries that see no key and keys that no query sees.
+  // All are written; 0 for queries that see no key and keys that no query sees. grad_k and grad_v
+  // have H heads: the gradient of shared keys and values is the sum over their readers.
   Strided<float> grad_q, grad_k, grad_v;
 };
 

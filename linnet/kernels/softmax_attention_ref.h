@@ -39,17 +39,22 @@ class SoftmaxAttentionRef {
         log2_sum_(l_, -std::numeric_limits<double>::infinity()) {
     for (size_t i = 0; i < l_; ++i) {
       size_t seen = std::min(s_, valid);
-      if (options.causal) seen = std::min(seen, i + options.offset + 1);
-      if (seen == 0) continue;
+      size_t first = 0;
+      if (options.causal) {
+        const size_t end = i + options.offset + 1;
+        seen = std::min(seen, end);
+        if (options.window > 0 && end > options.window) first = end - options.window;
+      }
+      if (seen <= first) continue;
       double* p = &p_[i * s_];
-      for (size_t j = 0; j < seen; ++j) {
+      for (size_t j = first; j < seen; ++j) {
         for (size_t c = 0; c < d_; ++c) p[j] += scale_ * q_[i * d_ + c] * k_[j * d_ + c];
       }
-      const double largest = *std::max_element(p, p + seen);
+      const double largest = *std::max_element(p + first, p + seen);
       double sum = 0;
-      for (size_t j = 0; j < seen; ++j) sum += p[j] = std::exp(p[j] - largest);
+      for (size_t j = first; j < seen; ++j) sum += p[j] = std::exp(p[j] - largest);
       log2_sum_[i] = largest / std::log(2.0) + std::log2(sum);
-      for (size_t j = 0; j < seen; ++j) {
+      for (size_t j = first; j < seen; ++j) {
         p[j] /= sum;
         for (size_t c = 0; c < m_; ++c) out_[i * m_ + c] += p[j] * v_[j * m_ + c];
       }

@@ -128,9 +128,9 @@ struct Pass {
   Pass(const SoftmaxAttentionShape& s, Layout layout, float size, Layout out_layout)
       : q(s.batch, s.queries, s.heads, s.dim, layout,
           Random(s.batch * s.queries * s.heads * s.dim, 1, size)),
-        k(s.batch, s.keys, s.heads, s.dim, layout,
+        k(s.batch, s.keys, s.heads / s.readers, s.dim, layout,
           Random(s.batch * s.keys * s.heads * s.dim, 2, size)),
-        v(s.batch, s.keys, s.heads, s.value_dim, layout,
+        v(s.batch, s.keys, s.heads / s.readers, s.value_dim, layout,
           Random(s.batch * s.keys * s.heads * s.value_dim, 3)),
         grad_out(s.batch, s.queries, s.heads, s.value_dim, layout,
                  Random(s.batch * s.queries * s.heads * s.value_dim, 4)),
@@ -182,14 +182,16 @@ void CheckProblem(const Problem& problem, double tolerance = 1e-5) {
                                   << shape.keys << " H " << shape.heads << " D " << shape.dim
                                   << " M " << shape.value_dim << " shift " << problem.layout.shift
                                   << (problem.options.causal ? " causal, offset " : " offset ")
-                                  << problem.options.offset);
+                                  << problem.options.offset << " window " << problem.options.window
+                                  << " readers " << shape.readers);
   Pass run(problem);
   run.Go(problem, 1, SerialFor);
   Difference in_out, in_sum, in_q, in_k, in_v;
   for (size_t n = 0; n < shape.batch; ++n) {
     for (size_t h = 0; h < shape.heads; ++h) {
-      const SoftmaxAttentionRef ref(shape, problem.options, run.q.Head(n, h), run.k.Head(n, h),
-                                    run.v.Head(n, h), Valid(problem, n));
+      const size_t read = h / shape.readers;
+      const SoftmaxAttentionRef ref(shape, problem.options, run.q.Head(n, h), run.k.Head(n, read),
+                                    run.v.Head(n, read), Valid(problem, n));
       const Doubles g = run.grad_out.Head(n, h);
       for (size_t l = 0; l < shape.queries; ++l) {
         in_out.Add(run.out.At(n, l, h), ref.Out(l));
@@ -244,6 +246,25 @@ TEST_P(SoftmaxAttention, TakesLengths) {
   for (bool causal : {false, true}) {
     CheckProblem({shape, {0.5f, causal, 3}, {215, 0, 1, 193, 50}, {.shift = 2}});
     CheckProblem({shape, {0.5f, causal, 0}, {-3, 1000, 2, 192, 32}});
+  }
+}
+
+// Windows of one key, around a block of keys and a task's queries, and beyond the sequence; in whole
+// sequences, pieces, and where some or all queries of a sequence are behind its keys.
+TEST_P(SoftmaxAttention, TakesWindows) {
+  for (size_t window : {1, 2, 13, 96, 191, 192, 193, 300, 1000}) {
+    CheckProblem({{1, 420, 420, 1, 5, 9}, {0.5f, true, 0, window}, {}, {.shift = 1}});
+    CheckProblem({{1, 33, 33 + window - 1, 2, 16, 7}, {0.5f, true, window - 1, window}});
+    CheckProblem({{4, 230, 240, 2, 8, 12}, {0.5f, true, 10, window}, {240, 0, 1, 150}});
+  }
+  CheckProblem({{1, 20, 30, 1, 4, 4}, {0.5f, true, 60, 40}});
+  CheckProblem({{1, 20, 30, 1, 4, 4}, {0.5f, true, 500, 40}});
+}
+
+TEST_P(SoftmaxAttention, HeadsShareKeysAndValues) {
+  for (bool causal : {false, true}) {
+    CheckProblem({{2, 40, 50, 6, 8, 5, /*readers=*/3}, {0.5f, causal, 10}, {50, 20}, {.gap = 3}});
+    CheckProblem({{1, 210, 210, 4, 8, 5, /*readers=*/4}, {0.5f, causal, 0, 30}, {}, {.shift = 1}});
   }
 }
 
@@ -362,7 +383,7 @@ TEST_P(SoftmaxAttention, ResultsDoNotDependOnThreads) {
   for (bool causal : {false, true}) {
     for (const SoftmaxAttentionShape& shape : {SoftmaxAttentionShape{1, 500, 500, 1, 20, 24},
                                                SoftmaxAttentionShape{2, 230, 260, 3, 33, 8}}) {
-      const Problem problem{shape, {0.3f, causal, 7}, {}, {.gap = 3}};
+      const Problem problem{shape, {0.3f, causal, 7, causal ? size_t{90} : 0}, {}, {.gap = 3}};
       Pass one(problem);
       one.Go(problem, 1, SerialFor);
       for (size_t slots : {2, 3, 4, 16}) {
@@ -377,10 +398,9 @@ TEST_P(SoftmaxAttention, ResultsDoNotDependOnThreads) {
   }
 }
 
-// Processing a causal sequence in pieces over the keys so far gives the same bits as the whole.
-TEST_P(SoftmaxAttention, PiecesEqualTheWhole) {
+void ExpectPiecesEqualTheWhole(size_t window) {
   const size_t length = 450;
-  const Problem whole{{1, length, length, 2, 20, 24}, {0.3f, true}};
+  const Problem whole{{1, length, length, 2, 20, 24}, {0.3f, true, 0, window}};
   Pass run(whole);
   run.Go(whole, 1, SerialFor);
   size_t begin = 0;
@@ -390,7 +410,7 @@ TEST_P(SoftmaxAttention, PiecesEqualTheWhole) {
     Floats scratch(SoftmaxAttentionScratch(shape));
     Strided<const float> q = run.q.In();
     q.data = q.At(0, begin, 0);
-    SoftmaxAttentionForward(shape, {0.3f, true, begin},
+    SoftmaxAttentionForward(shape, {0.3f, true, begin, window},
                             {.q = q, .k = run.k.In(), .v = run.v.In(), .out = out.To()},
                             {scratch.data(), 1}, SerialFor);
     for (size_t l = begin; l < end; ++l) {
@@ -400,6 +420,14 @@ TEST_P(SoftmaxAttention, PiecesEqualTheWhole) {
       }
     }
     begin = end;
+  }
+}
+
+// Processing a causal sequence in pieces over the keys so far gives the same bits as the whole.
+TEST_P(SoftmaxAttention, PiecesEqualTheWhole) {
+  for (const size_t window : {0, 7, 200}) {
+    SCOPED_TRACE(window);
+    ExpectPiecesEqualTheWhole(window);
   }
 }
 

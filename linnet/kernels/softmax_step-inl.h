@@ -98,13 +98,17 @@ void SoftmaxStepBody(const SoftmaxStepShape& shape, size_t batch, float scale,
   const size_t dim = shape.dim, m = shape.value_dim, lanes = hn::Lanes(F32());
   for (size_t n = 0; n < batch; ++n) {
     const size_t place = args.sequences ? args.sequences[n] : n;
-    const size_t position = args.positions[place], count = position + 1;
+    const size_t position = args.positions[place], at = position % shape.capacity;
+    const size_t count = std::min(position + 1, shape.capacity);
     for (size_t h = 0; h < shape.heads; ++h) {
+      const size_t own = h / shape.readers;
       float* keys = args.cache + static_cast<ptrdiff_t>(place) * args.cache_stride +
-                    static_cast<ptrdiff_t>(h * shape.HeadFloats());
+                    static_cast<ptrdiff_t>(own * shape.HeadFloats());
       float* values = keys + shape.capacity * dim;
-      std::memcpy(keys + position * dim, args.k.At(n, 0, h), dim * sizeof(float));
-      std::memcpy(values + position * m, args.v.At(n, 0, h), m * sizeof(float));
+      if (h % shape.readers == 0) {
+        std::memcpy(keys + at * dim, args.k.At(n, 0, own), dim * sizeof(float));
+        std::memcpy(values + at * m, args.v.At(n, 0, own), m * sizeof(float));
+      }
       const float most = Scores(count, dim, scale, args.q.At(n, 0, h), keys, args.scratch);
       const float sum = Exponentials(count, most, args.scratch);
       float* out = args.out.At(n, 0, h);

@@ -1,6 +1,6 @@
 // Softmax attention, one position of each sequence at a time, over a cache of its keys and values.
-// Reading the cache, which grows with the position, limits the speed of a generation step; a state
-// of fixed size (linear_step.h) avoids this cost.
+// Reading the cache limits the speed of a generation step. A cache with room for every position
+// grows with the sequence; a smaller one is a ring, and attention is over a window.
 //
 //   SoftmaxStepShape shape{.heads = 8, .dim = 32, .value_dim = 32, .capacity = 783};
 //   std::vector<float> cache(shape.heads * shape.HeadFloats()), scratch(shape.ScratchFloats());
@@ -8,9 +8,9 @@
 //   SoftmaxStep(shape, 1, 1 / std::sqrt(32.0f),
 //               {q, k, v, out, cache.data(), 0, &position, nullptr, scratch.data()});
 //
-// For each head, with k_p and v_p first appended to the cache:
+// For each head, with k_p and v_p first stored in the cache, at p modulo the capacity C:
 //
-//   out_p = sum_{i <= p} softmax_i(scale q_p . k_i) v_i     [M]     (the paper's eq. 2)
+//   out_p = sum_{p - C < i <= p} softmax_i(scale q_p . k_i) v_i     [M]     (the paper's eq. 2)
 //
 // Results do not depend on the other sequences of a call. For many positions at once over the same
 // cache see softmax_attention.h. The reference is softmax_attention_ref.h.
@@ -26,20 +26,23 @@ namespace linnet::kernels {
 struct SoftmaxStepShape {
   size_t heads = 0, dim = 0, value_dim = 0;  // H, D, M
   size_t capacity = 0;                       // positions
+  size_t readers = 1;  // so many heads in turn share keys and values; divides the heads
 
-  // Floats of a head's cache: keys [capacity, D], then values [capacity, M]; a multiple of 16.
+  // Floats of a cache of one head's keys [capacity, D], then values [capacity, M]; a multiple of
+  // 16.
   size_t HeadFloats() const { return (capacity * (dim + value_dim) + 15) / 16 * 16; }
   size_t ScratchFloats() const { return capacity + 16; }
 };
 
 struct SoftmaxStepArgs {
-  Strided<const float> q, k, v;  // [N, 1, H, D] and [N, 1, H, M]
-  Strided<float> out;            // [N, 1, H, M]
-  // The cache of sequence 0: HeadFloats() for each head in order. cache_stride: floats from one
-  // sequence's cache to the next.
+  Strided<const float> q;     // [N, 1, H, D]
+  Strided<const float> k, v;  // [N, 1, H / readers, D] and [N, 1, H / readers, M]
+  Strided<float> out;         // [N, 1, H, M]
+  // The cache of sequence 0: HeadFloats() for each head of k in order. cache_stride: floats from
+  // one sequence's cache to the next.
   float* cache = nullptr;
   ptrdiff_t cache_stride = 0;
-  const size_t* positions = nullptr;  // per sequence: keys already in its cache; < capacity
+  const size_t* positions = nullptr;  // per sequence: number of earlier positions
   const size_t* sequences = nullptr;  // optional, [N]: sequences to step; default 0, 1, 2, ...
   float* scratch = nullptr;           // ScratchFloats()
 };

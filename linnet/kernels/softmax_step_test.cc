@@ -17,9 +17,11 @@ namespace {
 LINNET_SUITE_ON_EACH_ISA(SoftmaxSteps);
 
 // Two sequences: the second begins later, the first pauses. Nothing beyond a sequence's position is
-// read, and nothing beyond the end of its cache is written.
-TEST_P(SoftmaxSteps, MatchTheReferenceOverRaggedShapes) {
-  constexpr size_t kHeads = 2, kBatch = 2;
+// read, and nothing beyond the end of its cache is written. window: the capacity; 0: enough for all
+// positions.
+void ExpectSteps(size_t window, size_t readers) {
+  constexpr size_t kBatch = 2, kGroups = 2;
+  const size_t heads = kGroups * readers;
   for (auto [d, m, length, sharp] : {std::tuple<size_t, size_t, size_t, float>{1, 1, 3, 1},
                                      {5, 7, 9, 1},
                                      {16, 20, 33, 1},
@@ -27,47 +29,48 @@ TEST_P(SoftmaxSteps, MatchTheReferenceOverRaggedShapes) {
                                      {33, 17, 21, 8},
                                      {40, 65, 18, 1},
                                      {64, 128, 17, 30}}) {
-    const SoftmaxStepShape shape{kHeads, d, m, length + 3};
+    const SoftmaxStepShape shape{heads, d, m, window > 0 ? window : length + 3, readers};
     const float scale = 1 / std::sqrt(static_cast<float>(d));
-    const size_t stride = kHeads * shape.HeadFloats() + 16;
+    const size_t stride = kGroups * shape.HeadFloats() + 16;
     AlignedBuffer<float> cache(kBatch * stride), scratch(shape.ScratchFloats());
     std::fill(cache.begin(), cache.end(), NAN);
-    const Floats q = Random(kBatch * length * kHeads * d, 1, sharp),
-                 k = Random(kBatch * length * kHeads * d, 2),
-                 v = Random(kBatch * length * kHeads * m, 3);
+    const Floats q = Random(kBatch * length * heads * d, 1, sharp),
+                 k = Random(kBatch * length * kGroups * d, 2),
+                 v = Random(kBatch * length * kGroups * m, 3);
     std::vector<SoftmaxAttentionRef> refs;
     for (size_t n = 0; n < kBatch; ++n) {
-      for (size_t h = 0; h < kHeads; ++h) {
-        const auto of = [&](const Floats& x, size_t width) {
+      for (size_t h = 0; h < heads; ++h) {
+        const auto of = [&](const Floats& x, size_t width, size_t count, size_t head) {
           Doubles rows;
           for (size_t i = 0; i < length; ++i) {
-            const float* row = &x[((n * length + i) * kHeads + h) * width];
+            const float* row = &x[((n * length + i) * count + head) * width];
             rows.insert(rows.end(), row, row + width);
           }
           return rows;
         };
         refs.emplace_back(SoftmaxAttentionShape{1, length, length, 1, d, m},
-                          SoftmaxAttentionOptions{.scale = scale, .causal = true}, of(q, d),
-                          of(k, d), of(v, m), length);
+                          SoftmaxAttentionOptions{.scale = scale, .causal = true, .window = window},
+                          of(q, d, heads, h), of(k, d, kGroups, h / readers),
+                          of(v, m, kGroups, h / readers), length);
       }
     }
     std::vector<size_t> positions(kBatch);
     double worst = 0;
     const auto step = [&](const std::vector<size_t>& sequences) {
       // Row by row, because the sequences are at different positions.
-      Floats in_q, in_k, in_v, out(sequences.size() * kHeads * m);
+      Floats in_q, in_k, in_v, out(sequences.size() * heads * m);
       for (const size_t n : sequences) {
         const auto add = [&](Floats& to, const Floats& x, size_t width) {
-          const float* row = &x[(n * length + positions[n]) * kHeads * width];
-          to.insert(to.end(), row, row + kHeads * width);
+          const float* row = &x[(n * length + positions[n]) * width];
+          to.insert(to.end(), row, row + width);
         };
-        add(in_q, q, d), add(in_k, k, d), add(in_v, v, m);
+        add(in_q, q, heads * d), add(in_k, k, kGroups * d), add(in_v, v, kGroups * m);
       }
       SoftmaxStep(shape, sequences.size(), scale,
-                  {.q = RowMajor<const float>(in_q.data(), 1, kHeads, d),
-                   .k = RowMajor<const float>(in_k.data(), 1, kHeads, d),
-                   .v = RowMajor<const float>(in_v.data(), 1, kHeads, m),
-                   .out = RowMajor(out.data(), 1, kHeads, m),
+                  {.q = RowMajor<const float>(in_q.data(), 1, heads, d),
+                   .k = RowMajor<const float>(in_k.data(), 1, kGroups, d),
+                   .v = RowMajor<const float>(in_v.data(), 1, kGroups, m),
+                   .out = RowMajor(out.data(), 1, heads, m),
                    .cache = cache.data(),
                    .cache_stride = static_cast<ptrdiff_t>(stride),
                    .positions = positions.data(),
@@ -75,10 +78,10 @@ TEST_P(SoftmaxSteps, MatchTheReferenceOverRaggedShapes) {
                    .scratch = scratch.data()});
       for (size_t i = 0; i < sequences.size(); ++i) {
         const size_t n = sequences[i];
-        for (size_t h = 0; h < kHeads; ++h) {
-          const Doubles want = refs[n * kHeads + h].Out(positions[n]);
+        for (size_t h = 0; h < heads; ++h) {
+          const Doubles want = refs[n * heads + h].Out(positions[n]);
           for (size_t c = 0; c < m; ++c) {
-            const double off = std::abs(out[(i * kHeads + h) * m + c] - want[c]);
+            const double off = std::abs(out[(i * heads + h) * m + c] - want[c]);
             if (!(off <= worst)) worst = off;
           }
         }
@@ -93,6 +96,17 @@ TEST_P(SoftmaxSteps, MatchTheReferenceOverRaggedShapes) {
     EXPECT_LT(worst, 2e-5) << d << " " << m;
     for (size_t n = 0; n < kBatch; ++n) EXPECT_TRUE(std::isnan(cache[(n + 1) * stride - 1]));
   }
+}
+
+TEST_P(SoftmaxSteps, MatchTheReferenceOverRaggedShapes) {
+  ExpectSteps(/*window=*/0, /*readers=*/1);
+  ExpectSteps(/*window=*/0, /*readers=*/3);
+}
+
+// Windows shorter and longer than the sequences.
+TEST_P(SoftmaxSteps, ASmallCacheIsAWindow) {
+  for (const size_t window : {1, 2, 3, 8, 16, 17, 40}) ExpectSteps(window, /*readers=*/1);
+  ExpectSteps(/*window=*/5, /*readers=*/2);
 }
 
 }  // namespace

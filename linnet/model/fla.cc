@@ -94,7 +94,8 @@ json ReadJson(const fs::path& path) {
 // A config.json whose fields are read one by one; Finish() refuses the rest.
 class Config {
  public:
-  explicit Config(const fs::path& path) : where_(path.string()), fields_(ReadJson(path)) {}
+  explicit Config(const fs::path& path) : Config(path.string(), ReadJson(path)) {}
+  Config(std::string where, json fields) : where_(std::move(where)), fields_(std::move(fields)) {}
 
   template <class... Message>
   [[noreturn]] void Refuse(const Message&... message) const {
@@ -135,6 +136,23 @@ class Config {
     if (!first.is_number_integer() || first < 0 || first > 1 << 30) Bad(name);
     return first;
   }
+  // Integers in [0, count).
+  std::set<int> Indices(const char* name, int count) {
+    std::set<int> all;
+    if (!Has(name) || !fields_[name].is_array()) Bad(name);
+    for (const json& index : fields_[name]) {
+      if (!index.is_number_integer() || index < 0 || index >= count) {
+        Refuse("'", name, "' names the layer ", Brief(index.dump()), "; the model has the layers ",
+               "0 to ", count - 1);
+      }
+      all.insert(index.get<int>());
+    }
+    return all;
+  }
+  Config Object(const char* name) {
+    if (!Has(name) || !fields_[name].is_object()) Bad(name);
+    return {StrCat(where_, ": ", name), fields_[name]};
+  }
   // Fields with only one value that linnet supports.
   void MustBe(const char* name, bool value, bool otherwise) {
     if (Bool(name, otherwise) != value) Unsupported(name);
@@ -148,6 +166,9 @@ class Config {
   }
   void MustBeAbsent(const char* name) {
     if (Has(name)) Unsupported(name);
+  }
+  void MustNotBeNull(const char* name) {
+    if (fields_.contains(name) && fields_[name].is_null()) Unsupported(name);
   }
 
   // Options that are off need not be known.
@@ -165,7 +186,8 @@ class Config {
 
  private:
   [[noreturn]] void Bad(const char* name) const {
-    Refuse("'", name, "' cannot be ", Brief(fields_[name].dump()));
+    const json value = fields_.contains(name) ? fields_[name] : json();
+    Refuse("'", name, "' cannot be ", Brief(value.dump()));
   }
   [[noreturn]] void Unsupported(const char* name) const {
     const json value = fields_.contains(name) ? fields_[name] : json();
@@ -440,6 +462,75 @@ const Kind& KindOf(Config& config) {
   return *kind;
 }
 
+// The softmax attention of a hybrid's object 'attn'.
+MixerSpec ReadSoftmax(Config& attn, int width) {
+  const int heads = attn.Int("num_heads", 0);
+  if (heads < 1 || width % heads != 0) {
+    attn.Refuse("num_heads is ", heads, ", no divisor of hidden_size = ", width);
+  }
+  const int key_heads = attn.Int("num_kv_heads", heads);
+  attn.MustBe("qk_norm", false, false), attn.MustNotBeNull("rope_theta");
+  return {.kind = "full",
+          .window = attn.Int("window_size", 0),
+          .rotary = true,
+          .rotary_base = static_cast<float>(attn.Number("rope_theta", 10000)),
+          .qkv_bias = attn.Bool("qkv_bias", false),
+          .out_bias = false,
+          .key_heads = key_heads == heads ? 0 : key_heads,
+          .heads = heads,
+          .query_dim = width / heads,
+          .value_dim = width / heads};
+}
+
+json WriteSoftmax(const MixerSpec& mixer, const StackSpec& stack) {
+  if (!mixer.rotary || mixer.out_bias || mixer.scale != 0 || mixer.query_dim != mixer.value_dim ||
+      mixer.heads * mixer.query_dim != stack.d_model) {
+    throw InputError(
+        "flash-linear-attention needs softmax layers with rotary positions, without a bias of "
+        "the output (out_bias), with heads of d_model / heads and their default scale");
+  }
+  json layers = json::array();
+  for (int i = 0; i < stack.layers(); ++i) {
+    if (stack.mixer(static_cast<size_t>(i)).kind == mixer.kind) layers.push_back(i);
+  }
+  return {{"layers", layers},
+          {"num_heads", mixer.heads},
+          {"num_kv_heads", mixer.key_heads > 0 ? mixer.key_heads : mixer.heads},
+          {"qkv_bias", mixer.qkv_bias},
+          {"window_size", mixer.window > 0 ? json(mixer.window) : json()},
+          {"rope_theta", Rounded(mixer.rotary_base)}};
+}
+
+// The layers' mixers as a pattern, the shortest one that repeats.
+void SetPattern(const std::vector<const MixerSpec*>& layers, StackSpec& stack) {
+  const size_t count = layers.size();
+  size_t period = 1;
+  const auto repeats = [&] {
+    for (size_t i = period; i < count; ++i) {
+      if (layers[i] != layers[i - period]) return false;
+    }
+    return count % period == 0;
+  };
+  while (!repeats()) ++period;
+  stack.pattern.clear();
+  for (size_t i = 0; i < period; ++i) stack.pattern.push_back(*layers[i]);
+  stack.repeat = static_cast<int>(count / period);
+}
+
+// Some layers of a hybrid have softmax attention.
+void ReadHybrid(Config& config, const MixerSpec& mixer, StackSpec& stack) {
+  Config attn = config.Object("attn");
+  const int count = stack.repeat;
+  if (count > 1000) config.Refuse("num_hidden_layers is ", count, "; at most 1000 are supported");
+  const std::set<int> softmax = attn.Indices("layers", count);
+  const MixerSpec full = ReadSoftmax(attn, stack.d_model);
+  attn.Finish();
+  if (softmax.empty()) return;
+  std::vector<const MixerSpec*> layers;
+  for (int i = 0; i < count; ++i) layers.push_back(softmax.count(i) > 0 ? &full : &mixer);
+  SetPattern(layers, stack);
+}
+
 // linnet's spec of a model without its vocabulary, and whether its embedding is also its head.
 std::pair<ModelSpec, bool> ReadConfig(Config& config) {
   const Kind& kind = KindOf(config);
@@ -459,7 +550,6 @@ std::pair<ModelSpec, bool> ReadConfig(Config& config) {
     if (hidden == 0) hidden = static_cast<int>((wanted + 255) / 256 * 256);
   }
   if (config.String("hidden_act", "swish") != "silu") config.MustBe("hidden_act", "swish");
-  config.MustBeAbsent("attn");
 
   ModelSpec spec;
   spec.task = "tokens", spec.part = std::monostate();
@@ -471,6 +561,8 @@ std::pair<ModelSpec, bool> ReadConfig(Config& config) {
                 .norm = NormKind::kRms,
                 .norm_first = true,
                 .norm_eps = eps};
+  if (!feeds) config.MustBeAbsent("attn");
+  if (config.Has("attn")) ReadHybrid(config, mixer, spec.stack);
   spec.input.vocabulary = config.Int("vocab_size", 32000);
   spec.input.max_length = std::max(1, config.Int("max_position_embeddings", 2048));
   spec.input.value_embedding = width;
@@ -578,6 +670,10 @@ FlaPart FlaPartOf(const MixerSpec& mixer, const TensorInfo& info) {
                                 {"predictor", "lm_head"},
                                 {"transformer.", "model."},
                                 {".attention.", ".attn."},
+                                {".query_projection.", ".q_proj."},
+                                {".key_projection.", ".k_proj."},
+                                {".value_projection.", ".v_proj."},
+                                {".out_projection.", ".o_proj."},
                                 {".norm1.", ".attn_norm."},
                                 {".norm2.", ".mlp_norm."},
                                 {".gate.", ".mlp.gate_proj."},
@@ -627,10 +723,11 @@ FlaModel FlaModel::Open(const std::string& folder, const std::string& tokenizer)
   const int end = config.First("eos_token_id", -1);
   config.Finish();
   model.OpenTensors(folder);
-  MixerSpec& mixer = model.spec_.stack.mixer();
-  const auto rank = model.tensors_.find("model.layers.0.attn.gk_proj.0.weight");
-  if (rank != model.tensors_.end() && !rank->second->shape.empty()) {
-    mixer.gate_rank = static_cast<int>(std::min<int64_t>(rank->second->shape[0], 1 << 20));
+  for (size_t i = 0; i < model.spec_.stack.pattern.size(); ++i) {
+    const auto rank = model.tensors_.find(StrCat("model.layers.", i, ".attn.gk_proj.0.weight"));
+    if (rank == model.tensors_.end() || rank->second->shape.empty()) continue;
+    model.spec_.stack.mixer(i).gate_rank =
+        static_cast<int>(std::min<int64_t>(rank->second->shape[0], 1 << 20));
   }
   const std::string vocabulary =
       tokenizer.empty() ? (fs::path(folder) / kTokenizer).string() : tokenizer;
@@ -796,19 +893,34 @@ void FlaModel::Write(const std::string& path, const std::string& training) const
 
 namespace {
 
+bool Same(const MixerSpec& a, const MixerSpec& b) {
+  ModelSpec with_a, with_b;
+  with_a.stack.mixer() = a, with_b.stack.mixer() = b;
+  return with_a == with_b;
+}
+
 // The config.json of a spec.
 json ConfigOf(const Checkpoint& checkpoint) {
   const ModelSpec& spec = checkpoint.spec();
   const StackSpec& stack = spec.stack;
-  const MixerSpec& mixer = stack.mixer();
+  // Softmax attention may be in some layers, the same in all of these.
+  const auto is_softmax = [](const MixerSpec& one) { return FindMixer(one.kind).windows; };
+  const std::vector<MixerSpec>& pattern = stack.pattern;
+  const auto softmax = std::find_if(pattern.begin(), pattern.end(), is_softmax);
+  const auto other = std::find_if_not(pattern.begin(), pattern.end(), is_softmax);
+  const MixerSpec& mixer = other == pattern.end() ? pattern[0] : *other;
+  const bool alike = std::all_of(pattern.begin(), pattern.end(), [&](const MixerSpec& one) {
+    return Same(one, is_softmax(one) ? *softmax : mixer);
+  });
   const auto require = [&](bool good, const auto&... message) {
     if (!good) throw InputError(checkpoint.path(), ": ", message...);
   };
   const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds),
                                   [&](const Kind& one) { return one.mixer == mixer.kind; });
-  require(
-      kind != std::end(kKinds) && stack.pattern.size() == 1,
-      "flash-linear-attention has models of one kind of attention in all layers: ", KnownTypes());
+  require(kind != std::end(kKinds) && alike,
+          "flash-linear-attention has models of one kind of attention in all layers, or in all but "
+          "layers of softmax attention: ",
+          KnownTypes());
   const bool feeds = kind->hidden_ratio > 0;
   require(stack.feed_forward == (feeds ? FeedForwardKind::kGated : FeedForwardKind::kNone) &&
               stack.norm == NormKind::kRms && stack.norm_first && stack.convolution == 0 &&
@@ -829,6 +941,10 @@ json ConfigOf(const Checkpoint& checkpoint) {
                  {"torch_dtype", "float32"}};
   if (feeds) config["intermediate_size"] = stack.d_ff, config["hidden_act"] = "swish";
   kind->write(mixer, stack.d_model, config);
+  if (softmax != pattern.end()) {
+    require(feeds, kind->type, " has no layers of softmax attention");
+    config["attn"] = WriteSoftmax(*softmax, stack);
+  }
   return config;
 }
 

@@ -82,6 +82,8 @@ int KeyReaders(const MixerSpec& spec) {
 
 double RetentionDecay(int head) { return std::log1p(-std::exp2(-5.0 - head)); }
 
-double RotaryFrequency(int i, int query_dim) { return std::pow(10000.0, -2.0 * i / query_dim); }
+double RotaryFrequency(int i, int query_dim, double base) {
+  return std::pow(base, -2.0 * i / query_dim);
+}
 
 }  // namespace linnet

@@ -102,13 +102,13 @@ std::vector<ProjectionInfo> GatedProjections(const MixerSpec& spec, const GatedF
 // The mixer's other tensors. Second factors of low-rank products are name.1.weight [out, rank].
 std::vector<TensorInfo> GatedTensors(const MixerSpec& spec, const GatedForm& form);
 
-// GatedForm::readers of a kind that has MixerSpec::key_heads.
+// The heads that read one of MixerSpec::key_heads.
 int KeyReaders(const MixerSpec& spec);
 
 // kConstant's logarithm of head h's decay.
 double RetentionDecay(int head);
 // Angle of the rotation of channel i per position.
-double RotaryFrequency(int i, int query_dim);
+double RotaryFrequency(int i, int query_dim, double base = 10000);
 
 }  // namespace linnet
 

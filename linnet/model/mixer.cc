@@ -24,11 +24,19 @@ Registry<MixerInfo>& Kinds() {
 
 std::vector<MixerInfo> Mixers() { return Kinds().all(); }
 MixerInfo FindMixer(const std::string& name) { return Kinds().Find(name); }
+MixerInfo FindMixer(const MixerSpec& spec) {
+  MixerInfo info = FindMixer(spec.kind);
+  if (!info.windows) return info;
+  if (spec.window > 0) info.always_causal = info.constant_state = true;
+  info.out_bias = spec.out_bias;
+  return info;
+}
 void AddMixer(const MixerInfo& info) { Kinds().Add(info); }
 
 MixerSpec CrossMixer(const MixerSpec& spec) {
   MixerSpec cross = spec;
   cross.kind = FindMixer(spec.kind).cross;
+  cross.window = 0, cross.rotary = false;
   if (cross.kind.empty()) {
     throw InputError("attention '", spec.kind, "' does not support cross attention");
   }
@@ -49,16 +57,18 @@ std::string DescribeFeatureMap(const MixerSpec& spec) {
 std::string BeyondGated(const MixerSpec& spec) { return StrCat("attention ", spec.kind); }
 
 std::vector<ProjectionInfo> MixerProjections(const MixerSpec& spec) {
-  const MixerInfo info = FindMixer(spec.kind);
+  const MixerInfo info = FindMixer(spec);
   if (info.projections) return info.projections(spec);
-  return {{.name = "query_projection", .width = spec.query_dim},
-          {.name = "key_projection", .width = spec.query_dim},
-          {.name = "value_projection", .width = spec.value_dim}};
+  const bool bias = !info.windows || spec.qkv_bias;
+  const int readers = info.windows ? KeyReaders(spec) : 1;
+  return {{.name = "query_projection", .width = spec.query_dim, .bias = bias},
+          {.name = "key_projection", .width = spec.query_dim, .bias = bias, .readers = readers},
+          {.name = "value_projection", .width = spec.value_dim, .bias = bias, .readers = readers}};
 }
 
 void MixerTensors(const MixerSpec& spec, int64_t d_model, const std::string& name,
                   std::vector<TensorInfo>& table) {
-  const MixerInfo info = FindMixer(spec.kind);
+  const MixerInfo info = FindMixer(spec);
   const auto linear = [&](const std::string& projection, int64_t out, int64_t in, bool bias) {
     table.push_back({StrCat(name, ".", projection, ".weight"), {out, in}});
     if (bias) table.push_back({StrCat(name, ".", projection, ".bias"), {out}});
@@ -94,6 +104,11 @@ void Validate(const MixerSpec& spec, int query_dim, const std::string& where) {
   require(spec.eps >= 0 && spec.eps < 1, "attention_eps is ", spec.eps, "; it must lie in [0, 1)");
   require(spec.scale >= 0 && spec.scale < 1e6f, "softmax_scale is ", spec.scale,
           "; it must lie in [0, 1e6)");
+  in_range("window", spec.window, 0, 1 << 24);
+  require(FindMixer(spec.kind).windows || (spec.window == 0 && !spec.rotary), "attention '",
+          spec.kind, "' has neither a window nor rotary positions; they are options of 'full'");
+  require(spec.rotary_base >= 1 && spec.rotary_base <= 1e12f, "rotary_base is ", spec.rotary_base,
+          "; it must lie in [1, 1e12]");
   ValidateFeatureMap(spec, query_dim, where);
   in_range("lsh_rounds", spec.lsh_rounds, 1, 64);
   in_range("lsh_buckets", spec.lsh_buckets, 1, 1 << 16);

@@ -43,6 +43,8 @@ struct MixerInfo {
   bool constant_state = false;  // the state's size does not depend on the number of positions
   bool maps = false;            // has a feature map, and its omega in files if the map is random
   bool scales = false;          // uses MixerSpec::scale
+  // Has MixerSpec::window, rotary, qkv_bias and out_bias, and key_heads of keys and values.
+  bool windows = false;
   // The mixer for encoders and cross attention if the decoder uses this one; "": none.
   std::string cross = {};
   // Options written to files even at their defaults.
@@ -66,11 +68,15 @@ std::vector<MixerInfo> Mixers();
 
 // The kind of that name. Throws InputError, listing the known kinds.
 MixerInfo FindMixer(const std::string& name);
+// The kind of a spec, as its options make it: a window makes it always causal, with a constant
+// state.
+MixerInfo FindMixer(const MixerSpec& spec);
 
 // Registers a kind. Throws InputError if the name is taken.
 void AddMixer(const MixerInfo& info);
 
-// The mixer for an encoder or cross attention if the decoder uses this one (MixerInfo::cross).
+// The mixer for an encoder or cross attention if the decoder uses this one (MixerInfo::cross). It
+// has neither a window nor rotations.
 MixerSpec CrossMixer(const MixerSpec& spec);
 
 std::string Describe(const MixerSpec& spec);

@@ -34,6 +34,11 @@ void VisitMixer(Mixer& mixer, Visit visit) {
   visit("lsh_chunk", mixer.lsh_chunk);
   visit("lsh_variant", mixer.lsh_variant);
   visit("softmax_scale", mixer.scale);
+  visit("window", mixer.window);
+  visit("rotary", mixer.rotary);
+  visit("rotary_base", mixer.rotary_base);
+  visit("qkv_bias", mixer.qkv_bias);
+  visit("out_bias", mixer.out_bias);
   visit("short_convolution", mixer.short_convolution);
   visit("output_gate", mixer.output_gate);
   visit("negative_eigenvalues", mixer.negative_eigenvalues);
@@ -166,14 +171,20 @@ json Object(const ModelSpec& spec) {
   return object;
 }
 
+// Fields of a mixer that files leave out at their default values.
+constexpr const char* kOptions[] = {
+    "features",  "similarity",  "lsh_rounds",        "lsh_buckets",
+    "lsh_chunk", "lsh_variant", "softmax_scale",     "window",
+    "rotary",    "rotary_base", "qkv_bias",          "out_bias",
+    "gate_rank", "output_gate", "short_convolution", "negative_eigenvalues",
+    "key_heads", "decay_floor", "lower_bound",       "householders",
+    "output_norm_eps"};
+
 // Removes fields at their default values that are not options of the mixer.
 void DropUnused(const MixerSpec& mixer, json& object) {
   const json plain = Object(MixerSpec());
   const std::vector<std::string> own = FindMixer(mixer.kind).options;
-  for (const char* name :
-       {"features", "similarity", "lsh_rounds", "lsh_buckets", "lsh_chunk", "lsh_variant",
-        "softmax_scale", "short_convolution", "output_gate", "negative_eigenvalues", "gate_rank",
-        "key_heads", "decay_floor", "lower_bound", "householders", "output_norm_eps"}) {
+  for (const char* name : kOptions) {
     const bool used = std::find(own.begin(), own.end(), name) != own.end();
     if (object[name] == plain[name] && !used) object.erase(name);
   }
@@ -218,12 +229,15 @@ void ReadStack(json& object, const std::string& where, StackSpec& stack) {
   if (!pattern->is_array() || pattern->empty() || pattern->size() > 1000) {
     throw InputError(where, ": '", kPattern, "' must be a list of 1 to 1000 layers");
   }
-  const MixerSpec common = stack.pattern[0];
-  stack.pattern.assign(pattern->size(), common);
+  // The other fields are the same for layers that do not name them.
+  json common = Object(stack.pattern[0]);
+  for (const char* name : kOptions) common.erase(name);
+  stack.pattern.assign(pattern->size(), MixerSpec());
   for (size_t i = 0; i < pattern->size(); ++i) {
-    json layer = (*pattern)[i];
-    if (!layer.is_object())
+    json layer = common;
+    if (!(*pattern)[i].is_object())
       throw InputError(where, ": '", kPattern, "' must hold JSON objects only");
+    layer.update((*pattern)[i]);
     VisitMixer(stack.pattern[i], Reader(layer, where));
     if (!layer.empty()) {
       throw InputError(where, ": a layer of the pattern has the unknown field ",
@@ -458,7 +472,7 @@ bool ModelSpec::Causal() const {
   if (!ReadsFrames()) return true;
   if (lstm()) return false;
   return std::all_of(stack.pattern.begin(), stack.pattern.end(),
-                     [](const MixerSpec& mixer) { return FindMixer(mixer.kind).always_causal; });
+                     [](const MixerSpec& mixer) { return FindMixer(mixer).always_causal; });
 }
 
 void Validate(const ModelSpec& spec, const std::string& where) { Validator(spec, where).Run(); }

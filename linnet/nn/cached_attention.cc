@@ -54,7 +54,8 @@ void Append(const Tensor& x, MixerState& state, size_t which) {
 
 void CachedAttention::Check(const Tensor& q, const Tensor& k, const Tensor& v,
                             const Tensor& lengths, const MixerState& state) const {
-  CheckRecurrent(kind_, query_dim_, q, k, v, lengths, state.empty() ? Tensor() : state.tensors[1]);
+  CheckRecurrent(kind_, query_dim_, q, k, v, lengths, state.empty() ? Tensor() : state.tensors[1],
+                 readers_);
   if (!state.empty() && state.lengths.defined()) {
     throw InputError("attention '", kind_, "' cannot add positions to a state with lengths");
   }
@@ -76,7 +77,7 @@ void CachedAttention::Remember(const Tensor& k, const Tensor& v, const Tensor& l
 
 Tensor CachedAttention::Recall(const Tensor& q, const MixerState& state) {
   if (state.empty()) throw InputError("attention has nothing to recall: its state is empty");
-  CheckRecurrent(kind_, query_dim_, q.unsqueeze(1), {}, {}, {}, state.tensors[1]);
+  CheckRecurrent(kind_, query_dim_, q.unsqueeze(1), {}, {}, {}, state.tensors[1], readers_);
   Tensor hidden;  // passing lengths instead would copy the keys
   if (state.lengths.defined()) {
     hidden = Below(state.lengths, state.length).logical_not().view({q.size(0), 1, 1, -1});
@@ -88,8 +89,15 @@ Tensor CachedAttention::Recall(const Tensor& q, const MixerState& state) {
 Tensor CachedAttention::Piece(const Tensor& q, const Tensor& k, const Tensor& v,
                               MixerState& state) {
   Check(q, k, v, {}, state);
+  return Continue(q, k, v, state);
+}
+
+Tensor CachedAttention::Continue(const Tensor& q, const Tensor& k, const Tensor& v,
+                                 MixerState& state) const {
   const int64_t before = state.length;
-  Remember(k, v, {}, state);
+  Append(k.transpose(1, 2), state, 0);
+  Append(v.transpose(1, 2), state, 1);
+  state.length += k.size(1);
   return Attend(q, Seen(state, 0), Seen(state, 1), {}, /*causal=*/true, before);
 }
 

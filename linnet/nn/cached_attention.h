@@ -8,10 +8,12 @@
 
 namespace linnet::nn {
 
-// The recurrent forms over a cache of keys and values; subclasses implement Attend().
+// The recurrent forms over a cache of keys and values; subclasses implement Attend(). readers: so
+// many heads of queries in turn read the same keys and values.
 class CachedAttention : public MixerImpl {
  public:
-  CachedAttention(const char* kind, int64_t query_dim) : kind_(kind), query_dim_(query_dim) {}
+  CachedAttention(const char* kind, int64_t query_dim, int64_t readers = 1)
+      : kind_(kind), query_dim_(query_dim), readers_(readers) {}
 
   bool recurrent() const override { return true; }
   void Remember(const torch::Tensor& k, const torch::Tensor& v, const torch::Tensor& lengths,
@@ -21,20 +23,25 @@ class CachedAttention : public MixerImpl {
                       MixerState& state) override;
 
  protected:
-  // q [N, L, H, D], k [N, S, H, D], v [N, S, H, M] -> [N, L, H, M]. `hidden` (broadcastable to
+  // q [N, L, H, D], k [N, S, G, D], v [N, S, G, M] -> [N, L, H, M]. `hidden` (broadcastable to
   // [N, H, L, S], or undefined) is true where a key is masked out for a query. If causal, keys at
   // positions > offset + i are masked out for query i, too.
   virtual torch::Tensor Attend(const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const torch::Tensor& hidden, bool causal,
                                int64_t offset) const = 0;
   int64_t query_dim() const { return query_dim_; }
+  int64_t readers() const { return readers_; }
 
- private:
+  // CheckRecurrent(), and that positions can be added to the state.
   void Check(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
              const torch::Tensor& lengths, const MixerState& state) const;
+  // Appends checked keys and values, then attends to all of them.
+  torch::Tensor Continue(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
+                         MixerState& state) const;
 
+ private:
   const char* kind_;
-  int64_t query_dim_;
+  int64_t query_dim_, readers_;
 };
 
 }  // namespace linnet::nn

@@ -127,7 +127,7 @@ class LayersOracle {
       Head head{.q = part(0),
                 .k = part(1),
                 .v = part(2),
-                .causal = causal || FindMixer(spec.kind).always_causal,
+                .causal = causal || FindMixer(spec).always_causal,
                 .omega = omega == weights_.end() ? Rows() : omega->second,
                 .own = own,
                 .index = static_cast<size_t>(h)};
@@ -142,7 +142,7 @@ class LayersOracle {
         }
       }
     }
-    return Linear(name + FindMixer(spec.kind).out, all);
+    return Linear(name + FindMixer(spec).out, all);
   }
 
   // The window is centered on each position or, if causal, ends with it.

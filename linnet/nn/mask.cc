@@ -24,17 +24,20 @@ void CheckLengths(const std::string& name, const Tensor& lengths, const Tensor& 
 }
 
 void CheckAttention(const char* kind, const Tensor& q, const Tensor& k, const Tensor& v,
-                    const Mask& mask, bool quadratic, int64_t query_dim) {
+                    const Mask& mask, bool quadratic, int64_t query_dim, int64_t readers) {
   const auto require = [&](bool good, const auto&... message) {
     if (!good) throw InputError("attention '", kind, "': ", message...);
   };
   const auto full = [](const Tensor& x) {
     return x.dim() == 4 && x.size(1) > 0 && x.size(2) > 0 && x.size(3) > 0;
   };
-  require(full(q) && full(k) && full(v) && q.size(0) == k.size(0) && q.size(2) == k.size(2) &&
-              q.size(3) == k.size(3) && k.sizes().slice(0, 3) == v.sizes().slice(0, 3),
-          "needs q [N, L, H, D], k [N, S, H, D] and v [N, S, H, M], all but N at least 1; got q ",
-          q.sizes(), ", k ", k.sizes(), ", v ", v.sizes());
+  require(full(q) && full(k) && full(v) && q.size(0) == k.size(0) &&
+              q.size(2) == readers * k.size(2) && q.size(3) == k.size(3) &&
+              k.sizes().slice(0, 3) == v.sizes().slice(0, 3),
+          "needs q [N, L, H, D], k [N, S, ", readers == 1 ? "H" : "G", ", D] and v [N, S, ",
+          readers == 1 ? "H" : "G", ", M], all but N at least 1",
+          readers == 1 ? "" : StrCat(", H = ", readers, " G"), "; got q ", q.sizes(), ", k ",
+          k.sizes(), ", v ", v.sizes());
   require(query_dim == 0 || q.size(3) == query_dim, "was made for queries of ", query_dim,
           " dimensions; these have ", q.size(3));
   const auto alike = [&](const Tensor& x) {

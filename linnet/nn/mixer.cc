@@ -101,12 +101,14 @@ Mixer MakeMixer(MixerSpec spec, const MixerSizes& sizes) {
 }
 
 void CheckRecurrent(const char* kind, int64_t query_dim, const Tensor& q, const Tensor& k,
-                    const Tensor& v, const Tensor& lengths, const Tensor& values) {
+                    const Tensor& v, const Tensor& lengths, const Tensor& values, int64_t readers) {
   const Tensor& any = q.defined() ? q : k;
   CheckAttention(kind, any, k.defined() ? k : q, v.defined() ? v : q,
-                 {.causal = true, .lengths = lengths}, /*quadratic=*/false, query_dim);
+                 {.causal = true, .lengths = lengths}, /*quadratic=*/false, query_dim,
+                 q.defined() && k.defined() ? readers : 1);
   if (!values.defined()) return;
-  if (values.size(0) != any.size(0) || values.size(1) != any.size(2) ||
+  if (values.size(0) != any.size(0) ||
+      values.size(1) * (q.defined() ? readers : 1) != any.size(2) ||
       (v.defined() && values.size(3) != v.size(3)) || values.scalar_type() != any.scalar_type() ||
       values.device() != any.device()) {
     throw InputError("attention '", kind, "': the state has ", values.size(0), " sequences, ",

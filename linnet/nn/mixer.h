@@ -113,11 +113,11 @@ void RegisterMixer(const MixerInfo& info, Mixer (*make)(const MixerSpec& spec));
 // Checks the arguments of a recurrent form before its state changes. Throws InputError, naming the
 // kind, on shapes, types or devices that do not fit. q and k [N, L, H, D], v [N, L, H, M];
 // Remember() leaves q undefined, Recall() leaves k and v undefined. values: the tensor of the state
-// whose shape is [N, H, any, M]; undefined if the state is empty. kind and query_dim as in
+// whose shape is [N, H, any, M]; undefined if the state is empty. kind, query_dim and readers as in
 // CheckAttention(), lengths as in Mask.
 void CheckRecurrent(const char* kind, int64_t query_dim, const torch::Tensor& q,
                     const torch::Tensor& k, const torch::Tensor& v, const torch::Tensor& lengths,
-                    const torch::Tensor& values);
+                    const torch::Tensor& values, int64_t readers = 1);
 
 }  // namespace linnet::nn
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "linnet/nn/recurrence.h"
+#include "linnet/nn/rotary.h"
 #include "linnet/nn/short_convolution.h"
 #include "linnet/ops/scan.h"
 
@@ -62,7 +63,7 @@ class GatedMixerImpl : public RecurrenceImpl {
     Tensor past = begun && form_.convolution > 0 ? state->tensors[1] : Tensor();
     auto [q, k, v] = Convolved(Wide(in[0]), Wide(in[1]), Wide(in[2]), lengths,
                                state != nullptr ? &past : nullptr);
-    if (form_.rotary) Rotate(begun ? state->length : 0, q, k);
+    if (form_.rotary) Rotate(begun ? state->length : 0, /*base=*/10000, q, k);
     if (form_.householders > 1) k = Updates(k, spec_.query_dim), v = Updates(v, spec_.value_dim);
     if (form_.delta()) q = Normalized(q), k = Normalized(k);
     q = Repeated(q), k = Repeated(k), v = Repeated(v);
@@ -185,23 +186,6 @@ class GatedMixerImpl : public RecurrenceImpl {
 
   static Tensor Normalized(const Tensor& x) {
     return x * (x.square().sum(3, true) + kGatedNormEps).rsqrt();
-  }
-
-  void Rotate(int64_t first, Tensor& q, Tensor& k) const {
-    const int64_t pairs = spec_.query_dim / 2, length = q.size(1);
-    const Tensor angles = torch::empty({length, 1, pairs}, torch::kFloat64);
-    for (int64_t i = 0; i < pairs; ++i) {
-      angles.select(2, i) = (torch::arange(first, first + length, torch::kFloat64) *
-                             RotaryFrequency(static_cast<int>(i), spec_.query_dim))
-                                .unsqueeze(1);
-    }
-    const Tensor sine = angles.sin().to(q.options()), cosine = angles.cos().to(q.options());
-    for (Tensor* x : {&q, &k}) {
-      const Tensor a = x->narrow(3, 0, pairs), b = x->narrow(3, pairs, pairs);
-      *x = torch::cat({a * cosine - b * sine, b * cosine + a * sine,
-                       x->narrow(3, 2 * pairs, x->size(3) - 2 * pairs)},
-                      3);
-    }
   }
 
   // [N, L, H, 1] for values like v.

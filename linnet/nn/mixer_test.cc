@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "linnet/nn/feature_map.h"
@@ -31,10 +32,12 @@ class EveryKind : public testing::TestWithParam<MixerCase> {
   // A mask that every kind accepts.
   Mask Causal() const { return Mask{.causal = GetParam().info.causal}; }
 };
-// Mixers of queries, keys and values; gated_mixer_test.cc tests those that read more.
+// Mixers of as many queries as keys and values; gated_mixer_test.cc tests those that read more.
 std::vector<MixerCase> AttentionCases() {
   std::vector<MixerCase> cases = MixerCases();
-  std::erase_if(cases, [](const MixerCase& one) { return one.info.gated != nullptr; });
+  std::erase_if(cases, [](const MixerCase& one) {
+    return one.info.gated != nullptr || one.spec.key_heads > 0;
+  });
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Kinds, EveryKind, testing::ValuesIn(AttentionCases()),
@@ -74,6 +77,7 @@ TEST_P(EveryKind, QueriesWithoutKeysGiveZero) {
       EXPECT_EQ(Largest(whole), 0);
       EXPECT_EQ(Largest(first), 0);
     }
+    if (!attention->cross()) continue;
     attention->Remember(k, v, Lengths({0, 4}), memory);
     const Tensor recalled = attention->Recall(at(q), memory);
     EXPECT_TRUE(Finite(recalled));
@@ -254,6 +258,19 @@ TEST(FullAttention, ContinuesAfterInferenceMode) {
     const c10::InferenceMode inference(t < 3);
     const auto at = [&](const Tensor& y) { return y.select(1, t); };
     EXPECT_LT(RelativeOff(attention->Step(at(x), at(x), at(v), state), at(want)), 1e-12) << t;
+  }
+}
+
+TEST(FullAttention, AWindowsStateIsConstant) {
+  const Mixer attention =
+      MakeMixer({.kind = "full", .window = 5, .rotary = true, .key_heads = 1}, {2, 4, 3});
+  torch::NoGradGuard no_grad;
+  MixerState state;
+  for (int64_t t = 0; t < 20; ++t) {
+    attention->Step(Normal({1, 2, 4}), Normal({1, 1, 4}), Normal({1, 1, 3}), state);
+    const int64_t kept = std::min<int64_t>(t + 1, 4);
+    EXPECT_EQ(state.tensors[0].sizes(), torch::IntArrayRef({1, 1, kept, 4})) << t;
+    EXPECT_EQ(state.tensors[1].sizes(), torch::IntArrayRef({1, 1, kept, 3})) << t;
   }
 }
 

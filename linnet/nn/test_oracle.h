@@ -186,9 +186,36 @@ inline double ScaleOf(const MixerSpec& spec) {
   return spec.scale > 0 ? spec.scale : 1 / std::sqrt(static_cast<double>(spec.query_dim));
 }
 
+// Row t turned by t base^(-2i/D) in the plane of channels i and i + D/2.
+inline Rows Turned(Rows x, double base) {
+  for (size_t t = 0; t < x.size(); ++t) {
+    const size_t dim = x[t].size();
+    for (size_t i = 0; i < dim / 2; ++i) {
+      const double angle = static_cast<double>(t) *
+                           std::pow(base, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
+      const double a = x[t][i], b = x[t][i + dim / 2];
+      x[t][i] = a * std::cos(angle) - b * std::sin(angle);
+      x[t][i + dim / 2] = a * std::sin(angle) + b * std::cos(angle);
+    }
+  }
+  return x;
+}
+
 inline Rows FullOut(const MixerSpec& spec, const Head& head) {
-  return SoftmaxOut(head, 0,
-                    [&](size_t i, size_t j) { return ScaleOf(spec) * Dot(head.q[i], head.k[j]); });
+  Head seen = head;
+  if (spec.rotary) {
+    seen.q = Turned(head.q, spec.rotary_base), seen.k = Turned(head.k, spec.rotary_base);
+  }
+  if (spec.window > 0) {
+    seen.allowed.assign(head.q.size(), std::vector<bool>(head.k.size()));
+    for (size_t i = 0; i < head.q.size(); ++i) {
+      for (size_t j = 0; j < head.k.size(); ++j) {
+        seen.allowed[i][j] = head.Sees(i, j) && i < j + static_cast<size_t>(spec.window);
+      }
+    }
+  }
+  return SoftmaxOut(seen, 0,
+                    [&](size_t i, size_t j) { return ScaleOf(spec) * Dot(seen.q[i], seen.k[j]); });
 }
 
 inline Rows KernelOut(const MixerSpec& spec, const Head& head) {
@@ -353,7 +380,20 @@ inline const std::vector<MixerOracle>& MixerOracles() {
   static const std::vector<MixerOracle> rows = {
       {.name = "causal-linear", .out = LinearOut},
       {.name = "linear", .out = LinearOut},
-      {.name = "full", .out = FullOut, .masks = true},
+      {.name = "full",
+       .out = FullOut,
+       .masks = true,
+       .choices = {{"", {}},
+                   {"window", {.window = 8}},
+                   {"window_of_one_rotary", {.window = 1, .rotary = true}},
+                   {"modern",
+                    {.window = 31,
+                     .rotary = true,
+                     .rotary_base = 500,
+                     .qkv_bias = false,
+                     .out_bias = false,
+                     .key_heads = 1}},
+                   {"rotary_grouped", {.rotary = true, .key_heads = 1}}}},
       {.name = "kernel",
        .out = KernelOut,
        .masks = true,
@@ -470,7 +510,7 @@ inline std::vector<MixerCase> MixerCases() {
       choice.spec.kind = info.name;
       std::string name = info.name + (choice.name.empty() ? "" : "_") + choice.name;
       std::replace(name.begin(), name.end(), '-', '_');
-      cases.push_back({name, info, choice.spec, oracle, first});
+      cases.push_back({name, FindMixer(choice.spec), choice.spec, oracle, first});
       first = false;
     }
   }
@@ -482,6 +522,11 @@ inline bool Crosses(const std::string& mixer) {
   const std::vector<MixerInfo> all = Mixers();
   return std::any_of(all.begin(), all.end(),
                      [&](const MixerInfo& info) { return info.cross == mixer; });
+}
+
+// The same for a case: a window or rotations have no meaning over a memory.
+inline bool Crosses(const MixerCase& one) {
+  return Crosses(one.info.name) && one.spec.window == 0 && !one.spec.rotary;
 }
 
 // Whether a mixer has a state, for steps or at least for a memory.

@@ -78,7 +78,7 @@ AttentionLayerImpl::AttentionLayerImpl(const TransformerOptions& options, const 
   Validate(options);
   const int64_t values = (QueryWidth(mixer), ValueWidth(mixer));  // check the sizes
   linnet::Validate(mixer, mixer.query_dim, "attention");
-  const MixerInfo info = FindMixer(mixer.kind);
+  const MixerInfo info = FindMixer(mixer);
   infos_ = MixerProjections(mixer);
   const auto linear = [](int64_t in, int64_t out, bool bias) {
     return Linear(torch::nn::LinearOptions(in, out).bias(bias));
@@ -138,7 +138,7 @@ Tensor AttentionLayerImpl::Attend(const Tensor& x, const ops::Norm& norm, const 
   }
   std::vector<Tensor> weights, biases;
   for (const Linear& projection : projections_) {
-    weights.push_back(projection->weight), biases.push_back(projection->bias);
+    weights.push_back(projection->weight), biases.push_back(BiasOf(projection));
   }
   std::vector<Tensor> qkv = ops::NarrowLinears(x, weights, biases, norm);
   for (size_t i = 0; i < qkv.size(); ++i) qkv[i] = Heads(qkv[i], infos_[i]);

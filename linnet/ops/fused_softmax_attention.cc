@@ -19,9 +19,13 @@ using torch::autograd::variable_list;
 const int64_t* Lengths(const Tensor& x) { return x.defined() ? x.data_ptr<int64_t>() : nullptr; }
 
 SoftmaxAttentionShape ShapeOf(const Tensor& q, const Tensor& v) {
-  return {static_cast<size_t>(q.size(0)), static_cast<size_t>(q.size(1)),
-          static_cast<size_t>(v.size(1)), static_cast<size_t>(q.size(2)),
-          static_cast<size_t>(q.size(3)), static_cast<size_t>(v.size(3))};
+  return {static_cast<size_t>(q.size(0)),
+          static_cast<size_t>(q.size(1)),
+          static_cast<size_t>(v.size(1)),
+          static_cast<size_t>(q.size(2)),
+          static_cast<size_t>(q.size(3)),
+          static_cast<size_t>(v.size(3)),
+          static_cast<size_t>(q.size(2) / v.size(2))};
 }
 
 // Working memory with one slot for each thread.
@@ -43,13 +47,13 @@ class Function : public torch::autograd::Function<Function> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& q_in, const Tensor& k_in,
                         const Tensor& v_in, const c10::optional<Tensor>& optional_lengths,
-                        double scale, bool causal, int64_t offset) {
+                        double scale, bool causal, int64_t offset, int64_t window) {
     const Tensor q = DenseRows(q_in), k = DenseRows(k_in), v = DenseRows(v_in);
     const Tensor lengths = optional_lengths ? optional_lengths->contiguous() : Tensor();
     const SoftmaxAttentionShape shape = ShapeOf(q, v);
     const Tensor out = torch::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
     const Tensor log2_sum = torch::empty({q.size(0), q.size(2), q.size(1)}, q.options());
-    kernels::SoftmaxAttentionForward(shape, Options(scale, causal, offset),
+    kernels::SoftmaxAttentionForward(shape, Options(scale, causal, offset, window),
                                      {.q = View<const float>(q),
                                       .k = View<const float>(k),
                                       .v = View<const float>(v),
@@ -61,6 +65,7 @@ class Function : public torch::autograd::Function<Function> {
     context->saved_data["scale"] = scale;
     context->saved_data["causal"] = causal;
     context->saved_data["offset"] = offset;
+    context->saved_data["window"] = window;
     return out;
   }
 
@@ -72,12 +77,19 @@ class Function : public torch::autograd::Function<Function> {
     const Tensor grad_out = DenseRows(grads[0]);
     const SoftmaxAttentionShape shape = ShapeOf(q, v);
     const auto dense_like = [](const Tensor& x) { return torch::empty(x.sizes(), x.options()); };
-    const Tensor grad_q = dense_like(q), grad_k = dense_like(k), grad_v = dense_like(v);
+    const int64_t readers = q.size(2) / k.size(2);
+    const auto of_each_reader = [&](const Tensor& x) {
+      return torch::empty({x.size(0), x.size(1), q.size(2), x.size(3)}, x.options());
+    };
+    const auto sum = [&](const Tensor& x) {
+      return readers == 1 ? x : x.unflatten(2, {x.size(2) / readers, readers}).sum(3);
+    };
+    const Tensor grad_q = dense_like(q), grad_k = of_each_reader(k), grad_v = of_each_reader(v);
     const Tensor delta = dense_like(log2_sum);
     kernels::SoftmaxAttentionBackward(
         shape,
         Options(context->saved_data["scale"].toDouble(), context->saved_data["causal"].toBool(),
-                context->saved_data["offset"].toInt()),
+                context->saved_data["offset"].toInt(), context->saved_data["window"].toInt()),
         {.q = View<const float>(q),
          .k = View<const float>(k),
          .v = View<const float>(v),
@@ -91,12 +103,14 @@ class Function : public torch::autograd::Function<Function> {
          .grad_v = View<float>(grad_v)},
         Slots(shape).scratch(), AtParallelFor);
     const Variable none;
-    return {grad_q, grad_k, grad_v, none, none, none, none};
+    return {grad_q, sum(grad_k), sum(grad_v), none, none, none, none, none};
   }
 
  private:
-  static kernels::SoftmaxAttentionOptions Options(double scale, bool causal, int64_t offset) {
-    return {static_cast<float>(scale), causal, static_cast<size_t>(offset)};
+  static kernels::SoftmaxAttentionOptions Options(double scale, bool causal, int64_t offset,
+                                                  int64_t window) {
+    return {static_cast<float>(scale), causal, static_cast<size_t>(offset),
+            static_cast<size_t>(window)};
   }
 };
 
@@ -108,7 +122,7 @@ Tensor FusedSoftmaxAttention(const Tensor& q, const Tensor& k, const Tensor& v, 
   // tensor.
   const auto lengths =
       options.lengths.defined() ? c10::optional<Tensor>(options.lengths) : c10::nullopt;
-  return Function::apply(q, k, v, lengths, scale, options.causal, options.offset);
+  return Function::apply(q, k, v, lengths, scale, options.causal, options.offset, options.window);
 }
 
 }  // namespace linnet::ops

@@ -23,9 +23,15 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, double 
     hidden = hidden.defined() ? hidden.logical_or(more) : more;
   };
   if (options.causal) {
-    hide(torch::ones({queries, keys}, q_in.options().dtype(torch::kBool)).triu(options.offset + 1));
+    const Tensor all = torch::ones({queries, keys}, q_in.options().dtype(torch::kBool));
+    hide(all.triu(options.offset + 1));
+    if (options.window > 0) hide(all.tril(options.offset - options.window));
   }
-  Tensor q = q_in.transpose(1, 2), k = k_in.transpose(1, 2), v = v_in.transpose(1, 2);
+  const int64_t readers = q_in.size(2) / k_in.size(2);
+  const auto heads = [&](const Tensor& x) {
+    return (readers == 1 ? x : x.repeat_interleave(readers, 2)).transpose(1, 2);
+  };
+  Tensor q = q_in.transpose(1, 2), k = heads(k_in), v = heads(v_in);
   if (options.lengths.defined()) {
     const Tensor beyond =
         (torch::arange(keys, options.lengths.options()) >= options.lengths.unsqueeze(1))
@@ -48,26 +54,28 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, double 
 // Whether libtorch's own fused attention, which stores no scores, supports this call.
 bool LibtorchFuses(const Tensor& q, const Tensor& k, const SoftmaxAttentionOptions& options) {
   return q.is_cuda() && !PlainGuard::asked() && !options.hidden.defined() &&
-         !options.lengths.defined() &&
+         !options.lengths.defined() && options.window == 0 && q.size(2) == k.size(2) &&
          (!options.causal || (options.offset == 0 && q.size(1) == k.size(1)));
 }
 #endif
 
 void Check(const Tensor& q, const Tensor& k, const Tensor& v,
            const SoftmaxAttentionOptions& options) {
-  if (q.dim() != 4 || k.dim() != 4 || v.dim() != 4 || q.size(0) != k.size(0) ||
-      q.size(2) != k.size(2) || q.size(3) != k.size(3) ||
+  if (q.dim() != 4 || k.dim() != 4 || v.dim() != 4 || q.size(0) != k.size(0) || k.size(2) == 0 ||
+      q.size(2) % k.size(2) != 0 || q.size(3) != k.size(3) ||
       k.sizes().slice(0, 3) != v.sizes().slice(0, 3) || q.size(3) == 0 || v.size(3) == 0) {
-    throw InputError("softmax attention needs q [N, L, H, D], k [N, S, H, D] and v [N, S, H, M], ",
-                     "D, M >= 1; got q ", q.sizes(), ", k ", k.sizes(), ", v ", v.sizes());
+    throw InputError("softmax attention needs q [N, L, H, D], k [N, S, G, D] and v [N, S, G, M], ",
+                     "D, M >= 1, G a divisor of H; got q ", q.sizes(), ", k ", k.sizes(), ", v ",
+                     v.sizes());
   }
   if (k.scalar_type() != q.scalar_type() || v.scalar_type() != q.scalar_type() ||
       k.device() != q.device() || v.device() != q.device()) {
     throw InputError("softmax attention needs q, k and v of one type and on one device; got q ",
                      q.toString(), ", k ", k.toString(), ", v ", v.toString());
   }
-  if (options.offset < 0) {
-    throw InputError("softmax attention: offset must be 0 or more; it is ", options.offset);
+  if (options.offset < 0 || options.window < 0) {
+    throw InputError("softmax attention: offset and window must be 0 or more; they are ",
+                     options.offset, " and ", options.window);
   }
   if (const Tensor& lengths = options.lengths;
       lengths.defined() &&

@@ -10,6 +10,7 @@
 
 #include "linnet/engine.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/runtime/test_models.h"
 
 // Sanitizers replace the allocator.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -43,8 +44,7 @@ extern "C" int posix_memalign(void** block, size_t alignment, size_t size) noexc
 namespace linnet {
 namespace {
 
-TEST(Allocations, StepsDoNotAllocate) {
-  const Checkpoint checkpoint = Checkpoint::Open("models/digits.safetensors");
+void ExpectNoAllocations(const Checkpoint& checkpoint) {
   for (const Precision precision : {Precision::kF32, Precision::kBf16, Precision::kInt8}) {
     const auto model = Model::FromCheckpoint(checkpoint, {precision});
     for (const size_t batch : {1, 40}) {
@@ -64,6 +64,11 @@ TEST(Allocations, StepsDoNotAllocate) {
       EXPECT_EQ(allocations - before, 0u) << PrecisionName(precision) << ", batch " << batch;
     }
   }
+}
+
+TEST(Allocations, StepsDoNotAllocate) {
+  ExpectNoAllocations(Checkpoint::Open("models/digits.safetensors"));
+  ExpectNoAllocations(Hybrid().checkpoint());
   const size_t before = allocations;
   { std::vector<float> one(1); }
   const AlignedBuffer<float> another(1);

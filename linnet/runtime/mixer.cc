@@ -1,5 +1,7 @@
 #include "linnet/runtime/mixer.h"
 
+#include <algorithm>
+
 #include "linnet/error.h"
 #include "linnet/model/registry.h"
 
@@ -22,15 +24,17 @@ Registry<RuntimeMixerRow>& Rows() {
 
 }  // namespace
 
-RuntimeMixer::RuntimeMixer(const MixerSpec& spec)
-    : heads_(static_cast<size_t>(spec.heads)),
+RuntimeMixer::RuntimeMixer(const MixerSpec& spec, int together)
+    : heads_(static_cast<size_t>(spec.heads / together)),
       dim_(static_cast<size_t>(spec.query_dim)),
-      value_dim_(static_cast<size_t>(spec.value_dim)),
+      value_dim_(static_cast<size_t>(spec.value_dim * together)),
       out_projection_(FindMixer(spec.kind).out),
       norm_eps_(spec.output_norm_eps) {
   for (const ProjectionInfo& info : MixerProjections(spec)) {
-    projections_.push_back({info.name, static_cast<size_t>(info.width), info.shared,
-                            static_cast<size_t>(info.readers), static_cast<size_t>(info.blocks)});
+    const int own = std::min(info.readers, together);
+    projections_.push_back({info.name, static_cast<size_t>(info.width * (together / own)),
+                            info.shared, static_cast<size_t>(info.readers / own),
+                            static_cast<size_t>(info.blocks)});
   }
 }
 

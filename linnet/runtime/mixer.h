@@ -116,7 +116,9 @@ struct MixerStateSize {
 
 class RuntimeMixer {
  public:
-  explicit RuntimeMixer(const MixerSpec& spec);
+  // together: so many heads of the spec in turn are one head here, with the queries and outputs of
+  // all and the keys and values that they share.
+  explicit RuntimeMixer(const MixerSpec& spec, int together = 1);
   virtual ~RuntimeMixer() = default;
 
   size_t heads() const { return heads_; }

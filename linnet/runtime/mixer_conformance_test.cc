@@ -100,6 +100,13 @@ std::vector<std::pair<std::string, MixerSpec>> Variants(const MixerInfo& info) {
       variants.emplace_back(StrCat(name, "_", variant), changed);
     };
     add("full", "scaled", {.scale = 0.7f});
+    // Windows below and above the lengths of the pieces; key_heads divides Small()'s heads.
+    add("full", "window", {.window = 8});
+    add("full", "window_of_one", {.window = 1, .key_heads = 2});
+    MixerSpec modern{.window = 61, .rotary = true, .rotary_base = 500, .key_heads = 1};
+    modern.qkv_bias = modern.out_bias = false;
+    add("full", "modern", modern);
+    add("full", "rotary_grouped", {.rotary = true, .key_heads = 2});
     add("gla", "grouped", {.key_heads = 2});
     add("retention", "grouped", {.key_heads = 2});
     add("gated-delta-product", "grouped", {.key_heads = 2, .householders = 3});
@@ -146,6 +153,10 @@ std::vector<Case> MakeCases() {
   floored.feature_map = "rff";
   add("hybrid_tokens", OfTokens({linear, full, kernel}), 3);
   add("hybrid_floored_tokens", OfTokens({floored, full}), 0, true);
+  MixerSpec window = full;
+  window.window = 9, window.rotary = true;
+  add("hybrid_window_tokens", OfTokens({mixer("gated-delta-net"), window}), 0, true);
+  add("hybrid_window_frames", OfFrames({linear, window}), 0, true);
   add("hybrid_hashing_tokens", OfTokens({linear, reformer}));
   add("hybrid_hashing_floored_tokens", OfTokens({reformer, floored}), 3);
   // A bidirectional mixer makes the network non-causal; the causal one stays causal.

@@ -12,9 +12,9 @@ class KernelMixer : public CacheMixer {
   explicit KernelMixer(const MixerMake& make)
       : CacheMixer(make), similarity_(make.spec.similarity), eps_(make.spec.eps) {}
 
-  size_t ScratchFloats(size_t, size_t, size_t keys) const override { return keys; }
-
  protected:
+  size_t AttendScratch(size_t, size_t keys) const override { return keys; }
+
   void Attend(const Shape& shape, In q, In k, In v, kernels::Strided<float> out,
               float* scratch) const override {
     for (size_t h = 0; h < shape.heads; ++h) {

@@ -203,11 +203,27 @@ class MixerRef {
   Rows Full(const Head& head) const {
     const kernels::SoftmaxAttentionRef ref(
         {1, head.q.size(), head.k.size(), 1, dim(), value_dim()},
-        {.scale = static_cast<float>(Scale()), .causal = head.causal}, Flat(head.q), Flat(head.k),
-        Flat(head.v), head.k.size());
+        {.scale = static_cast<float>(Scale()), .causal = head.causal, .window = Size(spec_.window)},
+        Flat(Rotated(head.q)), Flat(Rotated(head.k)), Flat(head.v), head.k.size());
     Rows out;
     for (size_t t = 0; t < head.q.size(); ++t) out.push_back(ref.Out(t));
     return out;
+  }
+
+  // Rotary positions, if the spec has them.
+  Rows Rotated(Rows x) const {
+    const size_t pairs = spec_.rotary ? dim() / 2 : 0;
+    for (size_t t = 0; t < x.size(); ++t) {
+      for (size_t i = 0; i < pairs; ++i) {
+        const double angle =
+            static_cast<double>(t) /
+            std::pow(spec_.rotary_base, 2.0 * static_cast<double>(i) / static_cast<double>(dim()));
+        const double a = x[t][i], b = x[t][i + pairs];
+        x[t][i] = a * std::cos(angle) - b * std::sin(angle);
+        x[t][i + pairs] = a * std::sin(angle) + b * std::cos(angle);
+      }
+    }
+    return x;
   }
 
   // sum_j sim(q, k_j) v_j / (sum_j sim(q, k_j) + eps). Exponentials are divided by the query's
@@ -440,9 +456,7 @@ class ModelRef {
              const Rows* memory = nullptr) {
     const bool decoder = memory != nullptr, encoder = spec_.encoder_decoder() && !decoder;
     size_t part = 0;
-    const auto groups = [&]() -> const std::vector<PackedGroup>& {
-      return cut.parts[part++].groups;
-    };
+    const auto next = [&]() -> const PackedPart& { return cut.parts[part++]; };
     // x = LN(x + f(x)), or x + f(LN(x)).
     const auto add = [&](const std::string& norm, auto f) {
       x = spec_.stack.norm_first ? Sum(x, f(Norm(x, norm))) : Norm(Sum(x, f(x)), norm);
@@ -452,22 +466,20 @@ class ModelRef {
       const MixerSpec& own = spec_.stack.mixer(Size(l));
       const MixerSpec self = encoder ? CrossMixer(own) : own;
       if (spec_.stack.convolution > 0) {
-        groups();  // a convolution has no groups
+        next();  // a convolution has no groups
         add(layer + "convolution_norm",
             [&](const Rows& y) { return Convolved(layer + "convolution", y); });
       }
       const std::string attention = layer + (decoder ? "self_attention" : "attention");
       add(layer + "norm1", [&](const Rows& y) {
         return Grouped(StrCat(attention, ".", FindMixer(self.kind).out),
-                       Mixed(attention, self, y, nullptr, pieces, encoder), groups(),
-                       Size(self.value_dim));
+                       Mixed(attention, self, y, nullptr, pieces, encoder), next());
       });
       if (decoder) {
         const MixerSpec cross = CrossMixer(own);
         add(layer + "norm2", [&](const Rows& y) {
           return Grouped(layer + "cross_attention.out_projection",
-                         Mixed(layer + "cross_attention", cross, y, memory, {}, true), groups(),
-                         Size(cross.value_dim));
+                         Mixed(layer + "cross_attention", cross, y, memory, {}, true), next());
         });
       }
       if (spec_.stack.feed_forward == FeedForwardKind::kNone) continue;
@@ -479,7 +491,7 @@ class ModelRef {
         } else {
           for (Row& row : hidden) Activate(row);
         }
-        return Grouped(layer + "linear2", hidden, groups(), 1);
+        return Grouped(layer + "linear2", hidden, next());
       });
     }
     if (spec_.stack.final_norm) x = Norm(x, name + ".norm");
@@ -535,8 +547,9 @@ class ModelRef {
     for (size_t h = 0; h < Size(mixer.heads); ++h) {
       const auto head = [&](const Rows& from, int width) {
         Rows rows;
+        const size_t readers = from.empty() ? 1 : Size(mixer.heads * width) / from[0].size();
         for (const Row& row : from) {
-          const auto begin = row.begin() + static_cast<ptrdiff_t>(h) * width;
+          const auto begin = row.begin() + static_cast<ptrdiff_t>(h / readers) * width;
           rows.emplace_back(begin, begin + width);
         }
         return rows;
@@ -546,7 +559,7 @@ class ModelRef {
                    .k = head(k, mixer.query_dim),
                    .v = head(v, mixer.value_dim),
                    .index = h,
-                   .causal = !whole && (spec_.Causal() || FindMixer(mixer.kind).always_causal),
+                   .causal = !whole && (spec_.Causal() || FindMixer(mixer).always_causal),
                    .recurrent = !whole && Recurrent(),
                    .narrow = precision_ != Precision::kF32,
                    .pieces = pieces});
@@ -685,6 +698,9 @@ class ModelRef {
   Rows Linear(const std::string& name, const Rows& x) {
     if (x.empty()) return {};
     return Grouped(name, x, {{.begin = 0, .end = x[0].size()}}, 1);
+  }
+  Rows Grouped(const std::string& name, const Rows& x, const PackedPart& part) {
+    return Grouped(name, x, part.groups, part.values);
   }
   // A product over groups of inputs. A group has `width` columns per head or hidden unit.
   Rows Grouped(const std::string& name, const Rows& x, const std::vector<PackedGroup>& groups,

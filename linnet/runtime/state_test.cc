@@ -348,5 +348,28 @@ TEST(State, ClonesAreIndependentAndResetStartsOver) {
   EXPECT_EQ(c, b);
 }
 
+// Far beyond the window and the training's positions, and still right there.
+TEST(State, AWindowsStateIsConstant) {
+  EXPECT_EQ(StateKindOf(HybridText()), StateKind::kConstant);
+  ModelSpec whole = HybridText();
+  whole.stack.mixer(1).window = 0;
+  EXPECT_EQ(StateKindOf(whole), StateKind::kCache);
+  constexpr size_t kLength = 700;
+  const Tokens tokens = Hybrid().RandomTokens(kLength, 0);
+  const std::vector<Doubles> want = Hybrid().Outputs(tokens);
+  Engine engine(Hybrid().model, {.threads = 1});
+  State state = engine.NewState(1);
+  const size_t bytes = state.bytes();
+  EXPECT_EQ(bytes, StateBytes(HybridText(), Precision::kF32));
+  Floats out(engine.output_size()), all;
+  for (size_t t = 0; t < kLength; ++t) {
+    engine.Step(state, std::span(tokens).subspan(t, 1), out);
+    ASSERT_EQ(state.bytes(), bytes) << t;
+    all.insert(all.end(), out.begin(), out.end());
+  }
+  EXPECT_LT(Worst(all, want), 1e-4);
+  EXPECT_EQ(state.position(), kLength);
+}
+
 }  // namespace
 }  // namespace linnet

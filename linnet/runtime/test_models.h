@@ -94,6 +94,16 @@ inline ModelSpec ModernText() {
   return spec;
 }
 
+// The same, with softmax attention over a window in every second layer.
+inline ModelSpec HybridText() {
+  ModelSpec spec = ModernText();
+  MixerSpec gated = spec.stack.mixer(), full = gated;
+  gated.kind = "gated-delta-net";
+  full.kind = "full", full.window = 9, full.rotary = true, full.key_heads = 1;
+  spec.stack.pattern = {gated, full};
+  return spec;
+}
+
 // A model with random weights in each precision, and its reference. `wide` is the norm1 weight of
 // one channel, which makes it larger than the others.
 class TestModel {
@@ -188,6 +198,10 @@ inline const TestModel& Text() {
 }
 inline const TestModel& Modern() {
   static const TestModel model(ModernText());
+  return model;
+}
+inline const TestModel& Hybrid() {
+  static const TestModel model(HybridText());
   return model;
 }
 inline const TestModel& Copy() {

@@ -432,7 +432,8 @@ void TakeOwn(const Model::Packed& model, const BlockSize& size, bool alone, Piec
   work.wide = pieces.Take(std::max(rows * model.widest, model.position_dims));
   if (model.narrow()) {
     // The predictor may have more inputs than the other matrices, and another type.
-    size_t in = std::max(model.widest, (model.spec.lstm() ? 2 : 1) * model.d_model);
+    size_t in =
+        std::max({model.widest, needs.values, size_t{model.spec.lstm() ? 2u : 1u} * model.d_model});
     if (model.spec.ReadsFrames()) {
       in = std::max(in, static_cast<size_t>(model.spec.speech()->Inputs()));
     }

@@ -213,6 +213,42 @@ std::vector<std::string> PatternOf(const std::string& attention) {
   return kinds;
 }
 
+// The layers' mixers, each with the options that its kind has.
+std::vector<MixerSpec> MixersOf(const TrainConfig& config, const MixerSpec& options) {
+  std::vector<MixerSpec> mixers;
+  bool softmax = false, known = true;
+  for (const std::string& kind : PatternOf(config.attention)) {
+    MixerSpec& mixer = mixers.emplace_back(options);
+    mixer.kind = kind;
+    const std::vector<MixerInfo> all = Mixers();
+    const auto info = std::find_if(all.begin(), all.end(),
+                                   [&](const MixerInfo& one) { return one.name == kind; });
+    known = known && info != all.end();  // else Validate() names it
+    if (info != all.end() && info->windows) {
+      softmax = true;
+    } else {
+      mixer.window = 0, mixer.rotary = false;
+    }
+  }
+  if (known && !softmax && (options.window > 0 || options.rotary)) {
+    throw InputError("--window and --rotary are for softmax attention, and --attention is ",
+                     config.attention, "; add 'full' to it, as in gated-delta-net:3,full");
+  }
+  return mixers;
+}
+
+// Positions as sines of the index in some dimensions, or none: no dimensions are left for them.
+void SetPositions(const TrainConfig& config, InputSpec& input) {
+  const bool none = config.positions == "none", grid = config.positions == "grid";
+  if (!none && !grid && config.positions != "sequence") {
+    throw InputError("unknown ", Flag("positions"), " ", Quote(config.positions),
+                     "; choose sequence, grid or none");
+  }
+  input.positions = grid ? Positions::kGrid : Positions::kSequence;
+  input.value_embedding = none ? config.d_model : config.d_model / 2;
+  if ((config.d_model - input.value_embedding) % 2 == 1) ++input.value_embedding;
+}
+
 }  // namespace
 
 ModelSpec BaseSpec(const TrainConfig& config) {
@@ -229,6 +265,11 @@ ModelSpec BaseSpec(const TrainConfig& config) {
       .lsh_buckets = config.lsh_buckets,
       .lsh_chunk = config.lsh_chunk,
       .lsh_variant = ParseName<LshVariant>(config.lsh_variant, Flag("lsh_variant")),
+      .window = config.window,
+      .rotary = config.rotary,
+      .rotary_base = static_cast<float>(config.rotary_base),
+      .qkv_bias = config.qkv_bias,
+      .out_bias = config.out_bias,
       .short_convolution = config.short_convolution,
       .output_gate = config.output_gate,
       .negative_eigenvalues = config.negative_eigenvalues,
@@ -240,11 +281,7 @@ ModelSpec BaseSpec(const TrainConfig& config) {
       .heads = config.heads,
       .query_dim = config.query_dim > 0 ? config.query_dim : per_head,
       .value_dim = config.value_dim > 0 ? config.value_dim : per_head};
-  spec.stack.pattern.clear();
-  for (const std::string& kind : PatternOf(config.attention)) {
-    spec.stack.pattern.push_back(mixer);
-    spec.stack.pattern.back().kind = kind;
-  }
+  spec.stack.pattern = MixersOf(config, mixer);
   const int pattern = static_cast<int>(spec.stack.pattern.size());
   if (config.layers % pattern != 0) {
     throw InputError("--layers is ", config.layers,
@@ -258,8 +295,7 @@ ModelSpec BaseSpec(const TrainConfig& config) {
   spec.stack.norm = ParseName<NormKind>(config.norm, Flag("norm"));
   spec.stack.norm_first = config.norm_first;
   spec.stack.convolution = config.convolution;
-  spec.input.value_embedding = config.d_model / 2;
-  if ((config.d_model - spec.input.value_embedding) % 2 == 1) ++spec.input.value_embedding;
+  SetPositions(config, spec.input);
   spec.head.mixtures = config.mixtures;
   return spec;
 }

@@ -27,6 +27,11 @@ struct TrainConfig {
   int lsh_buckets = 64;
   int lsh_chunk = 32;
   std::string lsh_variant = "published";
+  int window = 0;
+  bool rotary = false;
+  double rotary_base = 10000;
+  bool qkv_bias = true;
+  bool out_bias = true;
   int short_convolution = 4;
   bool output_gate = true;
   bool negative_eigenvalues = false;
@@ -139,6 +144,12 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("lsh_chunk", "", "reformer: chunk size, in positions", c.lsh_chunk);
   visit("lsh_variant", "", "reformer: variant, published or simple (as in fast-transformers)",
         c.lsh_variant);
+  visit("window", "", "full: positions that one attends to, up to itself; 0: all before it",
+        c.window);
+  visit("rotary", "", "full: rotate queries and keys by their positions", c.rotary);
+  visit("rotary_base", "", "full: base of the rotations' frequencies", c.rotary_base);
+  visit("qkv_bias", "", "full: biases of queries, keys and values", c.qkv_bias);
+  visit("out_bias", "", "full: bias of the output projection", c.out_bias);
   visit("short_convolution", "",
         "delta-net, gated-delta-net, gated-delta-product, kda, gdn2, ssd, hgrn: width of the "
         "convolutions of queries, keys and values, in positions; 0: none",
@@ -150,11 +161,10 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
       "delta-net, gated-delta-net, gated-delta-product, kda, gdn2: strengths up to 2 instead of 1",
       c.negative_eigenvalues);
   visit("gate_rank", "", "gla: rank of the decay's projection", c.gate_rank);
-  visit(
-      "key_heads", "",
-      "gated-delta-net, gated-delta-product, kda, ssd: heads of queries and keys; gla, retention: "
-      "of keys and values; a divisor of --heads; 0: --heads",
-      c.key_heads);
+  visit("key_heads", "",
+        "gated-delta-net, gated-delta-product, kda, ssd: heads of queries and keys; full, gla, "
+        "retention: of keys and values; a divisor of --heads; 0: --heads",
+        c.key_heads);
   visit("householders", "", "gated-delta-product: delta steps per position", c.householders);
   visit("decay_floor", "",
         "gla, kda: limit of the decay's logarithm, for example -5 for kda; 0: none", c.decay_floor);
@@ -181,7 +191,10 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
 template <typename Config, typename Visit>
 void VisitTaskFields(Config& c, const Visit& visit) {
   visit("mixtures", "images", "components of the mixture of logistics", c.mixtures);
-  visit("positions", "images", "position encoding: sequence (index) or grid (also row and column)",
+  visit("positions", "images",
+        "position encoding: sequence (index), grid (also row and column) or none", c.positions);
+  visit("positions", "text couplet copy recall",
+        "position encoding: sequence (index), or none: recurrences and --rotary need no other",
         c.positions);
   visit("pixel_above", "images", "also give the network the byte above the predicted one",
         c.pixel_above);

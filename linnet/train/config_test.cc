@@ -97,5 +97,36 @@ TEST(TrainConfig, AttentionIsAMixerOrAPatternOfThem) {
   EXPECT_THROW(BaseSpec(config), Error);
 }
 
+TEST(TrainConfig, OptionsOfSoftmaxAreForItsLayersOnly) {
+  TrainConfig config;
+  config.task = "text", config.attention = "gated-delta-net:3,full", config.layers = 4;
+  config.window = 64, config.rotary = true, config.rotary_base = 500, config.out_bias = false;
+  ModelSpec spec = BaseSpec(config);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(spec.stack.mixer(i).window, i == 3 ? 64 : 0) << i;
+    EXPECT_EQ(spec.stack.mixer(i).rotary, i == 3) << i;
+  }
+  EXPECT_EQ(spec.stack.mixer(3).rotary_base, 500);
+  EXPECT_FALSE(spec.stack.mixer(3).out_bias);
+  config.attention = "gla";
+  try {
+    BaseSpec(config);
+    FAIL() << "accepted a window of gla";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(),
+                 "--window and --rotary are for softmax attention, and --attention is gla; add "
+                 "'full' to it, as in gated-delta-net:3,full");
+  }
+}
+
+TEST(TrainConfig, PositionsMayBeAbsent) {
+  TrainConfig config;
+  EXPECT_EQ(BaseSpec(config).PositionDims(), config.d_model / 2);
+  config.positions = "none";
+  EXPECT_EQ(BaseSpec(config).PositionDims(), 0);
+  config.positions = "nowhere";
+  EXPECT_THROW(BaseSpec(config), Error);
+}
+
 }  // namespace
 }  // namespace linnet::train

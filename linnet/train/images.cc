@@ -40,7 +40,6 @@ class ImagesTask : public Task {
     spec.part =
         ImageSpec{.width = train_.width, .height = train_.height, .channels = train_.channels};
     spec.input.max_length = train_.width * train_.height * train_.channels - 1;
-    spec.input.positions = ParseName<Positions>(config_.positions, "--positions");
     spec.input.pixel_above = config_.pixel_above;
     return spec;
   }

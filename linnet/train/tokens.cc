@@ -98,7 +98,9 @@ ModelSpec TextModelSpec(const TrainConfig& config, const TextSpec& text, int64_t
   spec.part = text;
   spec.input.vocabulary = spec.head.classes = static_cast<int>(Vocabulary(text).size());
   spec.head.kind = HeadKind::kCategorical;
-  spec.input.positions = Positions::kAdded;
+  if (spec.PositionDims() > 0 && spec.input.positions == Positions::kSequence) {
+    spec.input.positions = Positions::kAdded;
+  }
   spec.input.value_embedding = spec.stack.d_model;
   spec.head.tied = config.tied, spec.head.bias = config.head_bias;
   spec.input.max_length = static_cast<int>(max_length);

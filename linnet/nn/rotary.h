@@ -1,0 +1,17 @@
+// Rotary positions (private to linnet/nn).
+//
+//   Rotate(/*first=*/state.length, /*base=*/10000, q, k);
+#ifndef LINNET_NN_ROTARY_H_
+#define LINNET_NN_ROTARY_H_
+
+#include <torch/types.h>
+
+namespace linnet::nn {
+
+// Rotates channels i and i + D/2 of q and k [N, L, any, D] at positions first .. first + L - 1 by
+// the position times RotaryFrequency(i, D, base). Types narrower than fp32 are rotated in fp32.
+void Rotate(int64_t first, double base, torch::Tensor& q, torch::Tensor& k);
+
+}  // namespace linnet::nn
+
+#endif  // LINNET_NN_ROTARY_H_
