@@ -1,6 +1,7 @@
 #include "linnet/model/mixer.h"
 
 #include <cmath>
+#include <set>
 
 #include "linnet/model/registry.h"
 #include "linnet/rng.h"
@@ -50,7 +51,7 @@ std::string BeyondGated(const MixerSpec& spec) { return StrCat("attention ", spe
 
 std::vector<ProjectionInfo> MixerProjections(const MixerSpec& spec) {
   const MixerInfo info = FindMixer(spec.kind);
-  if (info.gated) return GatedProjections(spec, info.gated(spec));
+  if (info.projections) return info.projections(spec);
   return {{.name = "query_projection", .width = spec.query_dim},
           {.name = "key_projection", .width = spec.query_dim},
           {.name = "value_projection", .width = spec.value_dim}};
@@ -63,15 +64,20 @@ void MixerTensors(const MixerSpec& spec, int64_t d_model, const std::string& nam
     table.push_back({StrCat(name, ".", projection, ".weight"), {out, in}});
     if (bias) table.push_back({StrCat(name, ".", projection, ".bias"), {out}});
   };
+  std::set<std::string> shifts;
   for (const ProjectionInfo& projection : MixerProjections(spec)) {
+    if (projection.carried) continue;
+    if (!projection.shift.empty() && shifts.insert(projection.shift).second) {
+      table.push_back({StrCat(name, ".", projection.shift), {d_model}});
+    }
     linear(projection.name, projection.Columns(spec.heads), d_model, projection.bias);
   }
   const int64_t omega = info.maps ? OmegaColumns(spec, spec.query_dim) : 0;
   if (omega > 0) {
     table.push_back({name + ".inner_attention.feature_map.omega", {spec.query_dim, omega}});
   }
-  if (info.gated) {
-    for (const TensorInfo& own : GatedTensors(spec, info.gated(spec))) {
+  if (info.tensors) {
+    for (const TensorInfo& own : info.tensors(spec)) {
       table.push_back({StrCat(name, ".", own.name), own.shape});
     }
   }
@@ -102,6 +108,9 @@ void Validate(const MixerSpec& spec, int query_dim, const std::string& where) {
   in_range("lsh_chunk", spec.lsh_chunk, 1, 1 << 20);
   in_range("short_convolution", spec.short_convolution, 0, 64);
   in_range("gate_rank", spec.gate_rank, 1, 4096);
+  in_range("decay_rank", spec.decay_rank, 1, 4096);
+  in_range("rate_rank", spec.rate_rank, 1, 4096);
+  in_range("value_rank", spec.value_rank, 0, 4096);
   in_range("householders", spec.householders, 1, 16);
   require(spec.key_heads == 0 || (spec.key_heads > 0 && spec.heads % spec.key_heads == 0),
           "key_heads is ", spec.key_heads, "; it must divide the number of heads, ", spec.heads,

@@ -24,6 +24,14 @@ inline MixerInfo GatedInfo(std::string name, std::string description,
           .constant_state = true,
           .options = std::move(options),
           .beyond = BeyondGated,
+          .projections =
+              [](const MixerSpec& spec) {
+                return GatedProjections(spec, FindMixer(spec.kind).gated(spec));
+              },
+          .tensors =
+              [](const MixerSpec& spec) {
+                return GatedTensors(spec, FindMixer(spec.kind).gated(spec));
+              },
           .gated = form,
           .out = "o_proj",
           .out_bias = false};
