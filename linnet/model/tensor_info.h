@@ -27,7 +27,8 @@ struct ProjectionInfo {
   // the input x, where previous x is the input one position earlier, or zeros. "": of x.
   std::string shift = {};
   bool carries = false;  // later layers' mixers may read these columns too
-  bool carried = false;  // no product: the columns of the last earlier projection that carries
+  // No product, but the columns of the last earlier projection that carries. Comes last.
+  bool carried = false;
 
   int Columns(int heads) const { return shared ? width : heads / readers * width; }
   // The tensor's row, of those for so many heads, that computes a column of a head.
