@@ -1,17 +1,13 @@
 // Gated recurrences (model/gated.h) over ops/scan.h: retention, gated linear attention, delta
 // rules.
 #include <torch/types.h>
-#include <torch/utils.h>
 
 #include <cmath>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "linnet/error.h"
-#include "linnet/nn/mixer.h"
-#include "linnet/nn/register_at.h"
+#include "linnet/nn/recurrence.h"
 #include "linnet/ops/depthwise.h"
 #include "linnet/ops/scan.h"
 
@@ -21,7 +17,6 @@ namespace {
 using kernels::ScanDecay;
 using kernels::ScanWrite;
 using torch::Tensor;
-using Parts = std::vector<Tensor>;
 
 Tensor Softplus(const Tensor& x) { return -torch::log_sigmoid(-x); }
 
@@ -40,112 +35,32 @@ Tensor Initial(const TensorInfo& info) {
   return x.fill_(1);  // norms and D
 }
 
-class GatedMixerImpl : public MixerImpl {
+class GatedMixerImpl : public RecurrenceImpl {
  public:
   explicit GatedMixerImpl(const MixerSpec& spec)
-      : spec_(spec),
-        form_(FindMixer(spec.kind).gated(spec)),
-        projections_(GatedProjections(spec_, form_)) {
-    for (const TensorInfo& info : GatedTensors(spec_, form_)) {
-      own_[info.name] = Initial(info);
-      RegisterAt(*this, info.name, own_[info.name]);
-    }
-  }
-
-  Tensor forward(const Tensor&, const Tensor&, const Tensor&, const Mask&) override {
-    throw InputError("attention '", spec_.kind, "' reads ", projections_.size(),
-                     " projections, not three; use Mix()");
-  }
-  bool cross() const override { return false; }
-  bool recurrent() const override { return true; }
-
-  // Always causal: mask.causal is not read.
-  Tensor Mix(const Parts& in, const Mask& mask) override {
-    CheckParts(in);
-    CheckAttention(spec_.kind.c_str(), Repeated(in[0]), Repeated(First(in[1])), First(in[2]), mask,
-                   /*quadratic=*/false, spec_.query_dim);
-    if (in[0].size(1) != in[1].size(1)) {
-      throw InputError("attention '", spec_.kind, "' needs as many keys as queries; got ",
-                       in[1].size(1), " and ", in[0].size(1));
-    }
-    Parts seen;
-    for (const Tensor& part : in) {
-      seen.push_back(part.dim() == 4 ? DropBehind(part, mask.lengths)
-                                     : DropBehind(part.unsqueeze(2), mask.lengths).squeeze(2));
-    }
-    const Tensor lengths = mask.lengths.defined() ? mask.lengths.contiguous() : Tensor();
-    return DropQueries(DropBehind(Compute(seen, lengths, nullptr), mask.lengths), mask);
-  }
-
-  Tensor MixPiece(const Parts& in, MixerState& state) override {
-    CheckParts(in);
-    CheckRecurrent(spec_.kind.c_str(), spec_.query_dim, Repeated(in[0]), Repeated(First(in[1])),
-                   First(in[2]), {}, state.empty() ? Tensor() : state.tensors[0]);
-    return Compute(in, {}, &state);
-  }
-
-  Tensor MixStep(const Parts& in, MixerState& state) override {
-    Parts rows;
-    for (const Tensor& part : in) rows.push_back(part.unsqueeze(1));
-    return MixPiece(rows, state).squeeze(1);
-  }
+      : RecurrenceImpl(spec, Initial), form_(FindMixer(spec.kind).gated(spec)) {}
 
  private:
-  // Queries, keys and values are compared with each other by CheckAttention().
-  void CheckParts(const Parts& in) const {
-    if (in.size() != projections_.size()) {
-      throw InputError("attention '", spec_.kind, "' reads ", projections_.size(),
-                       " projections; got ", in.size());
-    }
-    for (size_t i = 0; i < in.size(); ++i) {
-      const ProjectionInfo& info = projections_[i];
-      const bool fits =
-          in[i].dim() == (info.shared ? 3 : 4) && in[i].size(-1) == info.width &&
-          (info.shared || in[i].size(2) == spec_.heads / info.readers) &&
-          (i < 3 || (in[i].size(0) == in[0].size(0) && in[i].size(1) == in[1].size(1)));
-      if (!fits) {
-        throw InputError("attention '", spec_.kind, "': ", info.name, " has ", in[i].sizes(),
-                         "; it must be [N, L, ",
-                         info.shared ? "" : StrCat(spec_.heads / info.readers, ", "), info.width,
-                         "], with N and L of the queries ", in[0].sizes());
-      }
-    }
-  }
-
-  // A position's first key or value.
-  Tensor First(const Tensor& x) const {
-    return form_.householders == 1 || x.dim() != 4 || x.size(3) % form_.householders != 0
-               ? x
-               : x.narrow(3, 0, x.size(3) / form_.householders);
-  }
-
   // Queries or keys for each head.
   Tensor Repeated(const Tensor& x) const {
-    return form_.readers == 1 || x.dim() != 4 ? x : x.repeat_interleave(form_.readers, 2);
+    return form_.readers == 1 ? x : x.repeat_interleave(form_.readers, 2);
   }
 
-  // state.tensors are the scan's state [N, H, K, V] and, with a convolution, the last width - 1
-  // inputs of all heads' queries, keys and values. Types narrower than fp32 are computed in fp32.
-  Tensor Compute(const Parts& in, const Tensor& lengths, MixerState* state) const {
+  // Behind the scan's state, state.tensors has, with a convolution, the last width - 1 inputs of all
+  // heads' queries, keys and values.
+  Tensor Compute(const Parts& in, const Tensor& lengths, MixerState* state) const override {
     const auto type = in[0].scalar_type();
-    const bool narrow = type == torch::kBFloat16 || type == torch::kHalf;
-    const auto wide = [&](const Tensor& x) { return narrow ? x.to(torch::kFloat32) : x; };
-    const auto part = [&](const char* name) {
-      for (size_t i = 0; i < projections_.size(); ++i) {
-        if (projections_[i].name == name) return wide(in[i]);
-      }
-      return Tensor();
-    };
-    const auto own = [&](const std::string& name) { return wide(own_.at(name)); };
+    const auto part = [&](const std::string& name) { return Part(in, name); };
+    const auto own = [&](const std::string& name) { return Own(name); };
     // x W^T + b, per head; the second factor of a product of low rank.
     const auto second = [&](const std::string& name, int width) {
-      const Tensor y = torch::matmul(part((name + ".0").c_str()), own(name + ".1.weight").t());
+      const Tensor y = torch::matmul(part(name + ".0"), own(name + ".1.weight").t());
       const Tensor biased = own_.count(name + ".1.bias") > 0 ? y + own(name + ".1.bias") : y;
       return biased.unflatten(2, {spec_.heads, width});
     };
     const bool begun = state != nullptr && !state->empty();
     Tensor past = begun && form_.convolution > 0 ? state->tensors[1] : Tensor();
-    auto [q, k, v] = Convolved(wide(in[0]), wide(in[1]), wide(in[2]), lengths,
+    auto [q, k, v] = Convolved(Wide(in[0]), Wide(in[1]), Wide(in[2]), lengths,
                                state != nullptr ? &past : nullptr);
     if (form_.rotary) Rotate(begun ? state->length : 0, q, k);
     if (form_.householders > 1) k = Updates(k, spec_.query_dim), v = Updates(v, spec_.value_dim);
@@ -191,7 +106,7 @@ class GatedMixerImpl : public MixerImpl {
       if (form_.householders > 1) scan.erase = Updates(scan.erase, 1);
     }
     if (form_.write == GatedWrite::kTwoSided) scan.write = part("w_proj").sigmoid();
-    Tensor s = begun ? wide(state->tensors[0]) : Tensor();
+    Tensor s = begun ? Wide(state->tensors[0]) : Tensor();
     if (form_.householders > 1) {
       scan.q = Spread(scan.q, form_.householders - 1), scan.decay = Spread(scan.decay, 0);
     }
@@ -307,10 +222,7 @@ class GatedMixerImpl : public MixerImpl {
         .expand({v.size(0), v.size(1), v.size(2), 1});
   }
 
-  MixerSpec spec_;
-  GatedForm form_;
-  std::vector<ProjectionInfo> projections_;
-  std::map<std::string, Tensor> own_;
+  const GatedForm form_;
 };
 
 MixerKind Kind(const char* name) {
