@@ -71,7 +71,7 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     }
     return in;
   }
-  bool Recalls() const { return info().gated == nullptr; }
+  bool Recalls() const { return info().projections == nullptr; }
 
   // The values of Mask::causal that the mixer accepts.
   std::vector<bool> CausalMasks() const {

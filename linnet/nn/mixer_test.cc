@@ -34,7 +34,7 @@ class EveryKind : public testing::TestWithParam<MixerCase> {
 // Mixers of queries, keys and values; gated_mixer_test.cc tests those that read more.
 std::vector<MixerCase> AttentionCases() {
   std::vector<MixerCase> cases = MixerCases();
-  std::erase_if(cases, [](const MixerCase& one) { return one.info.gated != nullptr; });
+  std::erase_if(cases, [](const MixerCase& one) { return one.info.projections != nullptr; });
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Kinds, EveryKind, testing::ValuesIn(AttentionCases()),

@@ -25,6 +25,7 @@
 
 #include "linnet/model/gated_ref.h"
 #include "linnet/model/mixer.h"
+#include "linnet/model/rwkv7_ref.h"
 #include "linnet/nn/mask.h"
 
 namespace linnet::nn {
@@ -295,7 +296,8 @@ inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
   return out;
 }
 
-inline Rows GatedRecurrenceOut(const MixerSpec& spec, const Head& head) {
+// The head as recurrences read it.
+inline GatedHead RecurrenceHead(const MixerSpec& spec, const Head& head) {
   GatedHead gated{.own = head.own, .index = head.index};
   const std::vector<ProjectionInfo> infos = MixerProjections(spec);
   for (size_t i = 0; i < infos.size(); ++i) {
@@ -304,7 +306,13 @@ inline Rows GatedRecurrenceOut(const MixerSpec& spec, const Head& head) {
                               : i == 2 ? head.v
                                        : head.more[i - 3];
   }
-  return GatedOut(spec, gated);
+  return gated;
+}
+inline Rows GatedRecurrenceOut(const MixerSpec& spec, const Head& head) {
+  return GatedOut(spec, RecurrenceHead(spec, head));
+}
+inline Rows Rwkv7HeadOut(const MixerSpec& spec, const Head& head) {
+  return Rwkv7Out(spec, RecurrenceHead(spec, head));
 }
 
 // One configuration of a mixer's own parameters.
@@ -364,6 +372,10 @@ inline const std::vector<MixerOracle>& MixerOracles() {
       {.name = "gdn2",
        .out = GatedRecurrenceOut,
        .choices = {{"", {}}, {"plain", {.short_convolution = 0, .negative_eigenvalues = true}}}},
+      {.name = "rwkv7",
+       .out = Rwkv7HeadOut,
+       .choices = {{"", {.gate_rank = 3, .decay_rank = 4, .rate_rank = 2}},
+                   {"reading", {.gate_rank = 3, .decay_rank = 4, .rate_rank = 2, .value_rank = 3}}}},
   };
   return rows;
 }
@@ -435,6 +447,14 @@ inline std::vector<MixerCase> MixerCases() {
     }
   }
   return cases;
+}
+
+// Two layers of a mixer, as a pattern: if it reads an earlier layer's values, the first passes its
+// own on.
+inline std::vector<MixerSpec> TwoLayers(const MixerSpec& spec) {
+  MixerSpec first = spec;
+  first.value_rank = 0;
+  return {first, spec};
 }
 
 // Whether a mixer is used over a memory: some mixer names it as its cross mixer.

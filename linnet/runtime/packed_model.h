@@ -46,7 +46,7 @@ struct PackedGroup {
   size_t in_width = 0;        // columns of all products in `in`, and of an earlier layer
   // d_model -> each head's projections in turn, for each of the mixer's inputs; or hidden units, if
   // gated all gates first
-  std::vector<PackedProduct> in;
+  std::vector<PackedProduct> in = {};
   size_t memory_width = 0;        // cross attention: columns of `memory`
   PackedMatrix memory = nullptr;  // memory's d_model -> each head's keys and values
   PackedMatrix out = nullptr;     // values or hidden units -> d_model; the first group has the bias

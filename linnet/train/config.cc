@@ -213,6 +213,20 @@ std::vector<std::string> PatternOf(const std::string& attention) {
   return kinds;
 }
 
+// Lists every layer in the pattern; the first that would read an earlier layer's values passes its
+// own on instead.
+void PassFirstValues(StackSpec& stack) {
+  std::vector<MixerSpec> layers;
+  bool first = true;
+  for (size_t i = 0; i < static_cast<size_t>(stack.layers()); ++i) {
+    MixerSpec& mixer = layers.emplace_back(stack.mixer(i));
+    for (const ProjectionInfo& projection : MixerProjections(mixer)) {
+      if (projection.carried && first) first = false, mixer.value_rank = 0;
+    }
+  }
+  stack.pattern = layers, stack.repeat = 1;
+}
+
 }  // namespace
 
 ModelSpec BaseSpec(const TrainConfig& config) {
@@ -236,6 +250,9 @@ ModelSpec BaseSpec(const TrainConfig& config) {
       .key_heads = config.key_heads,
       .householders = config.householders,
       .decay_floor = static_cast<float>(config.decay_floor),
+      .decay_rank = config.decay_rank,
+      .rate_rank = config.rate_rank,
+      .value_rank = config.value_rank,
       .heads = config.heads,
       .query_dim = config.query_dim > 0 ? config.query_dim : per_head,
       .value_dim = config.value_dim > 0 ? config.value_dim : per_head};
@@ -250,6 +267,7 @@ ModelSpec BaseSpec(const TrainConfig& config) {
                      "; it must be a multiple of the layers in --attention, ", pattern);
   }
   spec.stack.repeat = config.layers / pattern;
+  if (config.value_rank > 0) PassFirstValues(spec.stack);
   spec.stack.d_model = config.d_model;
   spec.stack.d_ff = config.d_ff > 0 ? config.d_ff : 4 * config.d_model;
   spec.stack.feed_forward = ParseName<FeedForwardKind>(config.feed_forward, Flag("feed_forward"));
@@ -259,6 +277,7 @@ ModelSpec BaseSpec(const TrainConfig& config) {
   spec.stack.convolution = config.convolution;
   spec.input.value_embedding = config.d_model / 2;
   if ((config.d_model - spec.input.value_embedding) % 2 == 1) ++spec.input.value_embedding;
+  spec.input.norm = config.embedding_norm;
   spec.head.mixtures = config.mixtures;
   return spec;
 }
