@@ -124,7 +124,7 @@ struct GatedLayer {
 inline const std::vector<std::string>& GatedLayerNames() {
   static const std::vector<std::string> names = {
       "gated_deltanet_1", "gated_deltanet_2", "delta_net_1", "gla_1", "retnet_1", "kda_1", "kda_2",
-      "mamba2_1", "rwkv7_1"};
+      "mamba2_1",         "rwkv7_1"};
   return names;
 }
 

@@ -71,8 +71,9 @@ RwkvModel RwkvModel::Of(std::span<const Tensor> tensors, const std::string& path
   model.path_ = path;
   for (const Tensor& tensor : tensors) model.tensors_[tensor.name] = &tensor;
   if (model.tensors_.count("blocks.0.att.r_k") == 0) {
-    throw InputError(path, ": has no tensor 'blocks.0.att.r_k'; of the RWKV models only those of "
-                           "version 7 (x070) are supported");
+    throw InputError(path,
+                     ": has no tensor 'blocks.0.att.r_k'; of the RWKV models only those of "
+                     "version 7 (x070) are supported");
   }
   model.ReadSpec(context);
   Validate(model.spec_, path);
@@ -128,12 +129,14 @@ void RwkvModel::CheckTensors() const {
     const Tensor& tensor = Get(name);
     std::vector<int64_t> shape = info.shape;
     if (transposed) std::reverse(shape.begin(), shape.end());
-    const bool is_float = tensor.dtype == DType::kF32 || tensor.dtype == DType::kF16 ||
-                          tensor.dtype == DType::kBF16;
+    const bool is_float =
+        tensor.dtype == DType::kF32 || tensor.dtype == DType::kF16 || tensor.dtype == DType::kBF16;
     if (WithoutOnes(tensor.shape) != WithoutOnes(shape) || !is_float) {
       throw InputError(path_, ": the tensor ", Quote(name), " is ", DTypeName(tensor.dtype), " ",
-                       FormatShape(tensor.shape), ", but the first block's sizes need F32, F16 or "
-                       "BF16 ", FormatShape(shape));
+                       FormatShape(tensor.shape),
+                       ", but the first block's sizes need F32, F16 or "
+                       "BF16 ",
+                       FormatShape(shape));
     }
     used.insert(name);
   }

@@ -125,9 +125,10 @@ class LayersOracle {
     std::vector<Rows> in;
     for (const ProjectionInfo& info : infos) {
       const Rows& read = in.empty() ? x : memory;
-      in.push_back(info.carried         ? carried_
-                   : info.shift.empty() ? Linear(name + info.name, read)
-                                        : Linear(name + info.name, Shifted(name + info.shift, read)));
+      in.push_back(info.carried ? carried_
+                   : info.shift.empty()
+                       ? Linear(name + info.name, read)
+                       : Linear(name + info.name, Shifted(name + info.shift, read)));
       if (info.carries) carried_ = in.back();
     }
     const auto omega = weights_.find(name + "inner_attention.feature_map.omega");

@@ -51,17 +51,13 @@ class Rwkv7MixerImpl : public RecurrenceImpl {
     }
     const Tensor removal = Normalized(k * own("k_k"));
     const Tensor key = k * (1 + (rate - 1) * own("k_a"));
-    const ops::ScanInputs scan = {.q = r,
-                                  .k = key,
-                                  .v = v,
-                                  .decay = decay,
-                                  .erase = -removal,
-                                  .write = removal * rate};
+    const ops::ScanInputs scan = {
+        .q = r, .k = key, .v = v, .decay = decay, .erase = -removal, .write = removal * rate};
     const kernels::ScanOptions options = {.decay = kernels::ScanDecay::kKey,
                                           .write = kernels::ScanWrite::kRwkv7};
     Tensor s = state != nullptr && !state->empty() ? Wide(state->tensors[0]) : Tensor();
-    const Tensor out = state != nullptr ? ops::Scan(scan, options, lengths, s)
-                                        : ops::Scan(scan, options, lengths);
+    const Tensor out =
+        state != nullptr ? ops::Scan(scan, options, lengths, s) : ops::Scan(scan, options, lengths);
     if (state != nullptr) {
       state->tensors = {s.to(type)};
       state->length += r.size(1);
@@ -86,9 +82,8 @@ class Rwkv7MixerImpl : public RecurrenceImpl {
 }  // namespace
 
 MixerKind Rwkv7MixerKind() {
-  return {"rwkv7", [](const MixerSpec& spec) -> Mixer {
-            return std::make_shared<Rwkv7MixerImpl>(spec);
-          }};
+  return {"rwkv7",
+          [](const MixerSpec& spec) -> Mixer { return std::make_shared<Rwkv7MixerImpl>(spec); }};
 }
 
 }  // namespace linnet::nn

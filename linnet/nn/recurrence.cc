@@ -60,10 +60,9 @@ void RecurrenceImpl::CheckParts(const Parts& in) const {
   }
   for (size_t i = 0; i < in.size(); ++i) {
     const ProjectionInfo& info = projections_[i];
-    const bool fits =
-        in[i].dim() == (info.shared ? 3 : 4) && in[i].size(-1) == info.width &&
-        (info.shared || in[i].size(2) == spec_.heads / info.readers) &&
-        (i < 3 || (in[i].size(0) == in[0].size(0) && in[i].size(1) == in[1].size(1)));
+    const bool fits = in[i].dim() == (info.shared ? 3 : 4) && in[i].size(-1) == info.width &&
+                      (info.shared || in[i].size(2) == spec_.heads / info.readers) &&
+                      (i < 3 || (in[i].size(0) == in[0].size(0) && in[i].size(1) == in[1].size(1)));
     if (!fits) {
       throw InputError("attention '", spec_.kind, "': ", info.name, " has ", in[i].sizes(),
                        "; it must be [N, L, ",

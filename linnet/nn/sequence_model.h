@@ -46,7 +46,7 @@ class SequenceModelImpl : public Network {
   // Embeddings of tokens [...]; with pixel_above, plus those of `above` [...], the bytes above the
   // bytes to predict.
   torch::Tensor Values(const torch::Tensor& tokens, const torch::Tensor& above);
-  torch::Tensor Normed(const torch::Tensor& x);  // after the embedding
+  torch::Tensor Normed(const torch::Tensor& x);       // after the embedding
   torch::Tensor Hidden(const torch::Tensor& tokens);  // the head's input, [N, L, d_model]
   torch::Tensor Predict(const torch::Tensor& x);      // the head's outputs
 

@@ -375,7 +375,8 @@ inline const std::vector<MixerOracle>& MixerOracles() {
       {.name = "rwkv7",
        .out = Rwkv7HeadOut,
        .choices = {{"", {.gate_rank = 3, .decay_rank = 4, .rate_rank = 2}},
-                   {"reading", {.gate_rank = 3, .decay_rank = 4, .rate_rank = 2, .value_rank = 3}}}},
+                   {"reading",
+                    {.gate_rank = 3, .decay_rank = 4, .rate_rank = 2, .value_rank = 3}}}},
   };
   return rows;
 }

@@ -390,8 +390,8 @@ Tensor TransformerEncoderLayerImpl::Finish(const Tensor& x, const Tensor& attend
   const Tensor y = parts_.Project(x, attended, *attention, norm1);
   if (shift.defined()) {
     const bool step = y.dim() == 2;
-    const Tensor out = parts_.ShiftedFeedForward(step ? y.unsqueeze(1) : y, shift, linear1, linear2,
-                                                 norm2, last);
+    const Tensor out =
+        parts_.ShiftedFeedForward(step ? y.unsqueeze(1) : y, shift, linear1, linear2, norm2, last);
     return step ? out.squeeze(1) : out;
   }
   return parts_.FeedForward(y, gate, linear1, linear2, norm2);

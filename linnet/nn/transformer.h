@@ -120,7 +120,7 @@ class AttentionLayerImpl : public torch::nn::Module {
   // [..., H width] -> [..., H, width]
   static torch::Tensor Heads(const torch::Tensor& x, const ProjectionInfo& info);
 
-  std::vector<ProjectionInfo> infos_;  // MixerProjections()
+  std::vector<ProjectionInfo> infos_;            // MixerProjections()
   std::vector<torch::nn::Linear> projections_;   // null for carried columns
   std::map<std::string, torch::Tensor> shifts_;  // [d_model], of token shifts
   torch::nn::Linear out_ = nullptr;

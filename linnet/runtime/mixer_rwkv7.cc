@@ -125,7 +125,8 @@ class Rwkv7Mixer : public RuntimeMixer {
     const size_t count = call.count(), keys = count * dim_, first = row * keys;
     const auto same = [](float x) { return x; };
     float *decay = pieces.decay + first, *rate = pieces.write + first;
-    LowRank(call, row, kW1, decay_, dim_, [](float x) { return std::tanh(x); }, pieces, decay);
+    LowRank(
+        call, row, kW1, decay_, dim_, [](float x) { return std::tanh(x); }, pieces, decay);
     for (size_t i = 0; i < keys; ++i) decay[i] = kRwkv7Decay * Sigmoid(decay[i]);
     LowRank(call, row, kA1, rate_, dim_, same, pieces, rate);
     for (size_t i = 0; i < keys; ++i) rate[i] = Sigmoid(rate[i]);

@@ -111,8 +111,8 @@ struct LINNET_HIDDEN Model::Packed {
   size_t position_dims;
   // Whether positions continue past the table, by the sine formula.
   bool endless_positions = true;
-  size_t widest = 0;  // maximum number of columns between the two products of a group
-  size_t carried = 0;  // maximum columns that a part carries to later ones
+  size_t widest = 0;    // maximum number of columns between the two products of a group
+  size_t carried = 0;   // maximum columns that a part carries to later ones
   bool shifts = false;  // some part has a token shift
   kernels::Activation activation;
   std::shared_ptr<const StateLayout> layout;

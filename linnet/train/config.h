@@ -165,10 +165,11 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
         "gla, kda: limit of the decay's logarithm, for example -5 for kda; 0: none", c.decay_floor);
   visit("decay_rank", "", "rwkv7: rank of the decay's projection", c.decay_rank);
   visit("rate_rank", "", "rwkv7: rank of the rate's projection", c.rate_rank);
-  visit("value_rank", "",
-        "rwkv7: later layers mix the first layer's values into theirs, by a projection of this rank; "
-        "0: they do not",
-        c.value_rank);
+  visit(
+      "value_rank", "",
+      "rwkv7: later layers mix the first layer's values into theirs, by a projection of this rank; "
+      "0: they do not",
+      c.value_rank);
   visit("layers", "", "transformer layers", c.layers);
   visit("heads", "", "attention heads", c.heads);
   visit("d_model", "", "width of the model", c.d_model);

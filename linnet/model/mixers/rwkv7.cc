@@ -10,8 +10,7 @@ std::vector<ProjectionInfo> Projections(const MixerSpec& spec) {
       {.name = "key", .width = spec.query_dim, .bias = false, .shift = "x_k"},
       {.name = "value", .width = spec.value_dim, .bias = false, .shift = "x_v", .carries = !reads}};
   const auto shared = [&](const char* name, int rank, const char* shift) {
-    all.push_back(
-        {.name = name, .width = rank, .bias = false, .shared = true, .shift = shift});
+    all.push_back({.name = name, .width = rank, .bias = false, .shared = true, .shift = shift});
   };
   shared("w1", spec.decay_rank, "x_w");
   shared("a1", spec.rate_rank, "x_a");
@@ -44,8 +43,9 @@ std::vector<TensorInfo> Tensors(const MixerSpec& spec) {
 
 MixerInfo Rwkv7Info() {
   return {.name = "rwkv7",
-          .description = "delta rule with a decay and a rate per key channel, and token shifts "
-                         "(RWKV-7)",
+          .description =
+              "delta rule with a decay and a rate per key channel, and token shifts "
+              "(RWKV-7)",
           .causal = true,
           .always_causal = true,
           .recurrent = true,
