@@ -1,6 +1,7 @@
 // RWKV-7's time mixing (model/rwkv7.h): steps and prefixes over kernels/scan.h, from a state in
 // fp32. The token shifts in front of the projections are the walker's.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
 #include <string>
@@ -52,7 +53,8 @@ class Rwkv7Mixer : public RuntimeMixer {
 
   void Run(const MixerCall& call) const override {
     const size_t rows = call.block.rows();
-    const Pieces pieces = Cut(call.scratch, rows, call.count());
+    Pieces pieces = Cut(call.scratch, rows, call.count());
+    for (size_t i = 0; i < projections().size(); ++i) pieces.columns[i] = Place(i, call.count());
     for (size_t row = 0; row < rows; ++row) Prepare(call, row, pieces);
     if (call.state != nullptr && call.block.step) {
       Step(call, pieces);
@@ -64,7 +66,7 @@ class Rwkv7Mixer : public RuntimeMixer {
 
  private:
   // In the order of Projections() in model/mixers/rwkv7.cc.
-  enum Index : uint8_t { kReceptance, kKey, kValue, kW1, kA1, kG1, kV1, kFirst };
+  enum Index : uint8_t { kReceptance, kKey, kValue, kW1, kA1, kG1, kV1, kFirst, kCount };
 
   // The scan's inputs but the queries, which are columns of MixerCall::in.
   struct Pieces {
@@ -75,6 +77,7 @@ class Rwkv7Mixer : public RuntimeMixer {
     float* s;                      // a state for sequences that keep none
     float* kernel;
     size_t used;
+    std::array<Columns, kCount> columns;  // of the projections
   };
 
   Pieces Cut(float* scratch, size_t rows, size_t heads) const {
@@ -106,8 +109,9 @@ class Rwkv7Mixer : public RuntimeMixer {
   }
 
   // Columns of head h of the group.
-  const float* In(const MixerCall& call, size_t row, Index index, size_t h = 0) const {
-    const Columns columns = Place(index, call.count());
+  static const float* In(const MixerCall& call, size_t row, const Pieces& pieces, Index index,
+                         size_t h = 0) {
+    const Columns& columns = pieces.columns[index];
     return call.in + row * call.in_width + columns.at + h * columns.stride;
   }
 
@@ -115,7 +119,7 @@ class Rwkv7Mixer : public RuntimeMixer {
   template <class Act>
   void LowRank(const MixerCall& call, size_t row, Index index, const SecondFactor& second,
                size_t width, Act act, const Pieces& pieces, float* to) const {
-    const float* x = In(call, row, index);
+    const float* x = In(call, row, pieces, index);
     for (size_t r = 0; r < second.rank(); ++r) pieces.rank[r] = act(x[r]);
     second.Apply(pieces.rank, call.heads.begin * width, call.heads.end * width, to);
   }
@@ -131,16 +135,16 @@ class Rwkv7Mixer : public RuntimeMixer {
     LowRank(call, row, kA1, rate_, dim_, same, pieces, rate);
     for (size_t i = 0; i < keys; ++i) rate[i] = Sigmoid(rate[i]);
     for (size_t h = 0; h < count; ++h) {
-      Keys(In(call, row, kKey, h), call.heads.begin + h, first + h * dim_, pieces);
+      Keys(In(call, row, pieces, kKey, h), call.heads.begin + h, first + h * dim_, pieces);
     }
     float* v = pieces.v + row * count * value_dim_;
     for (size_t h = 0; h < count; ++h) {
-      std::copy_n(In(call, row, kValue, h), value_dim_, v + h * value_dim_);
+      std::copy_n(In(call, row, pieces, kValue, h), value_dim_, v + h * value_dim_);
     }
     if (!reads_) return;
     LowRank(call, row, kV1, share_, value_dim_, same, pieces, pieces.line);
     for (size_t h = 0; h < count; ++h) {
-      const float* earlier = In(call, row, kFirst, h);
+      const float* earlier = In(call, row, pieces, kFirst, h);
       for (size_t m = 0; m < value_dim_; ++m) {
         float& own = v[h * value_dim_ + m];
         own += (earlier[m] - own) * Sigmoid(pieces.line[h * value_dim_ + m]);
@@ -172,7 +176,7 @@ class Rwkv7Mixer : public RuntimeMixer {
     const auto rows = [&](const float* from, size_t width) {
       return Rows(from, row, count * width, width);
     };
-    return {.q = Rows(In(call, 0, kReceptance), row, call.in_width, dim_),
+    return {.q = Rows(In(call, 0, pieces, kReceptance), row, call.in_width, dim_),
             .k = rows(pieces.k, dim_),
             .v = rows(pieces.v, value_dim_),
             .decay = rows(pieces.decay, dim_),
@@ -212,7 +216,7 @@ class Rwkv7Mixer : public RuntimeMixer {
     LowRank(call, row, kG1, gate_, value_dim_, Sigmoid, pieces, pieces.line);
     for (size_t h = 0; h < count; ++h) {
       const size_t head = call.heads.begin + h, at = row * count + h;
-      const float *r = In(call, row, kReceptance, h), *k = pieces.k + at * dim_;
+      const float *r = In(call, row, pieces, kReceptance, h), *k = pieces.k + at * dim_;
       const float *v = pieces.v + at * value_dim_, *gate = pieces.line + h * value_dim_;
       float* out = call.out + at * value_dim_;
       float bonus = 0;
