@@ -13,6 +13,7 @@
 #include "linnet/io/safetensors.h"
 #include "linnet/model/fla.h"
 #include "linnet/model/mixer.h"
+#include "linnet/model/rwkv.h"
 
 namespace linnet {
 
@@ -28,13 +29,22 @@ struct GatedLayer {
                                                              {"gla", "gla"},
                                                              {"retnet", "retention"},
                                                              {"kda", "kda"},
-                                                             {"mamba2", "ssd"}};
+                                                             {"mamba2", "ssd"},
+                                                             {"rwkv7", "rwkv7"}};
     const auto config = nlohmann::json::parse(file.metadata().at("config"));
     const auto rows = [&](const char* tensor) {
       return static_cast<int>(file.Get(tensor).shape[0]);
     };
     spec.kind = kinds.at(name.substr(0, name.rfind('_')));
     width = file.Get("hidden_states").shape[2];
+    if (spec.kind == "rwkv7") {
+      const std::vector<int> ranks = config.at("ranks_w_a_v_g");
+      spec.decay_rank = ranks[0], spec.rate_rank = ranks[1];
+      spec.value_rank = ranks[2], spec.gate_rank = ranks[3];
+      spec.heads = rows("r_k");
+      spec.query_dim = spec.value_dim = config.at("head_size");
+      return;
+    }
     if (spec.kind == "ssd") {
       spec.heads = rows("A_log");
       spec.key_heads = config.at("n_groups");
@@ -54,9 +64,14 @@ struct GatedLayer {
     if (file.Find("gk_proj.0.weight")) spec.gate_rank = rows("gk_proj.0.weight");
   }
 
-  // A mixer's tensor by its name here: all of a tensor of the file, or some of its rows. prefix:
-  // "grad." for gradients.
+  // A mixer's tensor by its name here: all of a tensor of the file, some of its rows, or its
+  // transpose. prefix: "grad." for gradients.
   Tensor Get(const std::string& name, const std::string& prefix = "") const {
+    if (spec.kind == "rwkv7") {
+      const RwkvPart part = RwkvPartOf(name);
+      const Tensor& tensor = file.Get(prefix + part.name);
+      return part.transposed ? Turned(tensor) : tensor;
+    }
     std::vector<TensorInfo> table;
     MixerTensors(spec, width, "mixer", table);
     for (const TensorInfo& info : table) {
@@ -71,6 +86,17 @@ struct GatedLayer {
       return tensor;
     }
     return file.Get(prefix + name);
+  }
+
+  Tensor Turned(Tensor tensor) const {
+    std::vector<float>& turned = turned_[tensor.name];
+    turned.resize(static_cast<size_t>(tensor.numel()));
+    const std::span<const float> from = tensor.f32();
+    const auto rows = static_cast<size_t>(tensor.shape[0]), columns = from.size() / rows;
+    for (size_t i = 0; i < from.size(); ++i) turned[i % columns * rows + i / columns] = from[i];
+    std::swap(tensor.shape[0], tensor.shape[1]);
+    tensor.data = std::as_bytes(std::span(turned));
+    return tensor;
   }
 
   std::vector<double> Doubles(const std::string& name) const {
@@ -90,12 +116,15 @@ struct GatedLayer {
     }
     return turned;
   }
+
+ private:
+  mutable std::map<std::string, std::vector<float>> turned_;  // own the data of transposes
 };
 
 inline const std::vector<std::string>& GatedLayerNames() {
   static const std::vector<std::string> names = {
       "gated_deltanet_1", "gated_deltanet_2", "delta_net_1", "gla_1", "retnet_1", "kda_1", "kda_2",
-      "mamba2_1"};
+      "mamba2_1",         "rwkv7_1"};
   return names;
 }
 

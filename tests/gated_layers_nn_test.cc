@@ -32,10 +32,15 @@ TEST_P(GatedLayersNn, WholePiecesAndStepsGiveTheSourcesOutputsAndGradients) {
                            layer.spec);
   {
     const torch::NoGradGuard no_grad;
-    for (auto& item : attention->named_parameters()) item.value().copy_(Loaded(layer, item.key()));
+    for (auto& item : attention->named_parameters()) {
+      item.value().copy_(Loaded(layer, item.key()).view_as(item.value()));
+    }
   }
   const Tensor x = Loaded(layer, "hidden_states").requires_grad_(), want = Loaded(layer, "out");
   const Tensor loss_w = Loaded(layer, "loss_w");
+  // The values of an earlier layer, which only some layers read.
+  Tensor carried;
+  if (layer.file.Find("v_first")) carried = Loaded(layer, "v_first").requires_grad_();
   const int64_t length = x.size(1);
   const auto close = [](const Tensor& got, const Tensor& to, const std::string& what) {
     const double size = to.abs().max().item<double>();
@@ -46,21 +51,28 @@ TEST_P(GatedLayersNn, WholePiecesAndStepsGiveTheSourcesOutputsAndGradients) {
     close(out, want, form);
     attention->zero_grad();
     x.mutable_grad() = Tensor();
+    if (carried.defined()) carried.mutable_grad() = Tensor();
     (out * loss_w).sum().backward();
     close(x.grad(), Loaded(layer, "grad.hidden_states"), form + ", gradient of the input");
+    if (carried.defined()) {
+      close(carried.grad(), Loaded(layer, "grad.v_first"), form + ", gradient of v_first");
+    }
     for (const auto& item : attention->named_parameters()) {
-      close(item.value().grad(), Loaded(layer, item.key(), "grad."),
+      const Tensor& grad = item.value().grad();
+      close(grad, Loaded(layer, item.key(), "grad.").view_as(grad),
             form + ", gradient of " + item.key());
     }
   };
-  check(attention->Attend(x, {}, Mask{.causal = true}), "whole");
+  check(attention->Attend(x, {}, Mask{.causal = true}, &carried), "whole");
   for (const std::vector<int64_t>& ends :
        {std::vector<int64_t>{length}, {1, 2, 4, length}, {5, length}}) {
     MixerState state;
     std::vector<Tensor> out;
     int64_t begin = 0;
     for (const int64_t end : ends) {
-      out.push_back(attention->AttendPiece(x.narrow(1, begin, end - begin), {}, state));
+      const auto cut = [&](const Tensor& rows) { return rows.narrow(1, begin, end - begin); };
+      Tensor own = carried.defined() ? cut(carried) : Tensor();
+      out.push_back(attention->AttendPiece(cut(x), {}, state, &own));
       begin = end;
     }
     check(torch::cat(out, 1), "pieces");
@@ -71,7 +83,8 @@ TEST_P(GatedLayersNn, WholePiecesAndStepsGiveTheSourcesOutputsAndGradients) {
   MixerState state;
   std::vector<Tensor> out;
   for (int64_t t = 0; t < length; ++t) {
-    out.push_back(attention->AttendStep(x.select(1, t), {}, state));
+    Tensor own = carried.defined() ? carried.narrow(1, t, 1) : Tensor();
+    out.push_back(attention->AttendStep(x.select(1, t), {}, state, &own));
   }
   check(torch::stack(out, 1), "steps");
 }

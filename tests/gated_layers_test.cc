@@ -36,24 +36,38 @@ class GatedLayers : public testing::TestWithParam<std::string> {
   // The columns of the projections, in the layout of MixerCall::in.
   Floats Columns(size_t begin, size_t count) const {
     Floats in;
-    const auto add = [&](size_t t, const std::string& tensor, size_t first, size_t width) {
-      const auto weight = layer_.Get(tensor + ".weight").f32();
-      for (size_t o = first; o < first + width; ++o) {
+    const auto add = [&](size_t t, const Projection& p, const std::string& shift, size_t first) {
+      const size_t row = (Before() + t) * d_;
+      if (p.carried) {
+        const auto from = layer_.file.Get(p.tensor).f32().subspan(row + first, p.width);
+        in.insert(in.end(), from.begin(), from.end());
+        return;
+      }
+      const auto weight = layer_.Get(p.tensor + ".weight").f32();
+      const auto share = shift.empty() ? std::span<const float>() : layer_.Get(shift).f32();
+      for (size_t o = first; o < first + p.width; ++o) {
         double sum = 0;
         for (size_t i = 0; i < d_; ++i) {
-          sum += double{x_[(Before() + t) * d_ + i]} * weight[o * d_ + i];
+          double x = x_[row + i];
+          if (!share.empty()) x += ((t > 0 ? x_[row - d_ + i] : 0) - x) * share[i];
+          sum += x * weight[o * d_ + i];
         }
         in.push_back(static_cast<float>(sum));
       }
     };
-    for (size_t t = begin; t < begin + count; ++t) {
-      for (size_t h = 0; h < mixer_->heads(); ++h) {
-        for (const Projection& p : mixer_->projections()) {
-          if (!p.shared) add(t, p.tensor, h / p.readers * p.width, p.width);
-        }
+    const auto head = [&](size_t t, const MixerInput& input, size_t h) {
+      for (const size_t i : input.projections) {
+        const Projection& p = mixer_->projections()[i];
+        if (!p.shared) add(t, p, input.shift, h / p.readers * p.width);
       }
-      for (const Projection& p : mixer_->projections()) {
-        if (p.shared) add(t, p.tensor, 0, p.width);
+    };
+    for (size_t t = begin; t < begin + count; ++t) {
+      for (const MixerInput& input : mixer_->inputs()) {
+        for (size_t h = 0; h < mixer_->heads(); ++h) head(t, input, h);
+        for (const size_t i : input.projections) {
+          const Projection& p = mixer_->projections()[i];
+          if (p.shared) add(t, p, input.shift, 0);
+        }
       }
     }
     return in;
@@ -77,7 +91,7 @@ class GatedLayers : public testing::TestWithParam<std::string> {
                  .out = out.data(),
                  .state = with_state ? state_.data() : nullptr,
                  .scratch = scratch.data()});
-    const auto weight = layer_.Get("o_proj.weight").f32();
+    const auto weight = layer_.Get(mixer_->out_projection() + ".weight").f32();
     const std::vector<double> want = layer_.Doubles("out");
     double largest = 0;
     for (const double x : want) largest = std::max(largest, std::abs(x));

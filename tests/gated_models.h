@@ -1,5 +1,6 @@
-// For tests: language models of flash-linear-attention over gated recurrences
-// (tests/golden/gated/lm_*.safetensors), as folders in Hugging Face's layout and linnet's models.
+// For tests: language models over gated recurrences (tests/golden/gated/lm_*.safetensors), as linnet's
+// models: those of flash-linear-attention also as folders in Hugging Face's layout, RWKV-7's also as
+// tensors of BlinkDL's.
 #ifndef LINNET_TESTS_GATED_MODELS_H_
 #define LINNET_TESTS_GATED_MODELS_H_
 
@@ -15,6 +16,7 @@
 #include "linnet/io/file.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/model/fla.h"
+#include "linnet/model/rwkv.h"
 
 namespace linnet {
 
@@ -22,12 +24,21 @@ struct GatedModel {
   SafetensorsFile file;
   std::filesystem::path folder;  // removed with this
   size_t sequences, length;
+  std::vector<Tensor> rwkv;  // the model's tensors, if it is RWKV-7's
 
   // shards: the number of files with tensors.
   explicit GatedModel(const std::string& name, size_t shards = 1)
       : file(SafetensorsFile::Open("tests/golden/gated/lm_" + name + ".safetensors")),
         folder(std::filesystem::temp_directory_path() / StrCat("linnet_gated_model.", getpid())) {
     std::filesystem::create_directory(folder);
+    const std::vector<int64_t>& shape = file.Get("input_ids").shape;
+    sequences = static_cast<size_t>(shape[0]), length = static_cast<size_t>(shape[1]);
+    for (const Tensor& tensor : file.tensors()) {
+      for (const char* begin : {"emb.", "blocks.", "ln_out.", "head."}) {
+        if (tensor.name.starts_with(begin)) rwkv.push_back(tensor);
+      }
+    }
+    if (!rwkv.empty()) return;
     nlohmann::json config = nlohmann::json::parse(file.metadata().at("config"));
     config["model_type"] = name == "gla" ? "gla" : "gated_deltanet";
     WriteText("config.json", config.dump());
@@ -46,8 +57,6 @@ struct GatedModel {
     }
     for (size_t i = 0; i < shards; ++i) writers[i].Write((folder / name_of(i)).string());
     if (shards > 1) WriteText("model.safetensors.index.json", index.dump());
-    const std::vector<int64_t>& shape = file.Get("input_ids").shape;
-    sequences = static_cast<size_t>(shape[0]), length = static_cast<size_t>(shape[1]);
   }
   ~GatedModel() { std::filesystem::remove_all(folder); }
   GatedModel(const GatedModel&) = delete;
@@ -57,10 +66,14 @@ struct GatedModel {
     WriteFileAtomically((folder / name).string(), text);
   }
 
-  // Imports the folder; returns the path of the model, which is in the folder.
+  // Imports the folder or the tensors; returns the path of the model, which is in the folder.
   std::string Import() const {
     const std::string path = (folder / "linnet.safetensors").string();
-    FlaModel::Open(folder.string()).Write(path, "{}");
+    if (rwkv.empty()) {
+      FlaModel::Open(folder.string()).Write(path, "{}");
+    } else {
+      RwkvModel::Of(rwkv, file.path()).Write(path, "{}");
+    }
     return path;
   }
 

@@ -1,5 +1,5 @@
-// Training's network on language models of flash-linear-attention: logits, loss and gradients; the
-// logits in steps, too.
+// Training's network on language models of flash-linear-attention and RWKV-7: logits, loss and
+// gradients; the logits in steps, too.
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/types.h>
@@ -36,7 +36,7 @@ class GatedModelsNn : public testing::TestWithParam<std::string> {
   SequenceModel model_ = nullptr;
 };
 
-INSTANTIATE_TEST_SUITE_P(Golden, GatedModelsNn, testing::Values("gated_delta_net", "gla"));
+INSTANTIATE_TEST_SUITE_P(Golden, GatedModelsNn, testing::Values("gated_delta_net", "gla", "rwkv7"));
 
 TEST_P(GatedModelsNn, GivesTheSourcesLogitsLossAndGradients) {
   const Tensor tokens = Loaded("input_ids");
@@ -49,9 +49,16 @@ TEST_P(GatedModelsNn, GivesTheSourcesLogitsLossAndGradients) {
   EXPECT_NEAR(loss.item<double>(), Loaded("loss").item<double>(), 1e-5);
   loss.backward();
   for (const auto& item : model_->named_parameters()) {
-    ExpectClose(item.value().grad(),
-                Loaded("grad." + FlaPartOf(spec.stack.mixer(), {item.key(), {}}).name),
-                "gradient of " + item.key());
+    const Tensor& grad = item.value().grad();
+    Tensor want;
+    if (golden_.rwkv.empty()) {
+      want = Loaded("grad." + FlaPartOf(model_->spec().stack.mixer(), {item.key(), {}}).name);
+    } else {
+      const RwkvPart part = RwkvPartOf(item.key());
+      want = Loaded("grad." + part.name);
+      want = part.transposed ? want.t() : want.view_as(grad);
+    }
+    ExpectClose(grad, want, "gradient of " + item.key());
   }
 }
 
@@ -64,6 +71,14 @@ TEST_P(GatedModelsNn, StepsGiveTheSourcesLogits) {
     out.push_back(model_->Step(tokens.select(1, t), t, state));
   }
   ExpectClose(torch::stack(out, 1), Loaded("logits"), "steps");
+  if (golden_.rwkv.empty()) return;
+  const Tensor states = Loaded("final_state"), shifts = Loaded("final_shift");
+  for (int64_t i = 0; i < states.size(1); ++i) {
+    const MixerState& layer = state.layers[static_cast<size_t>(i)];
+    ExpectClose(layer.tensors[0], states.select(1, i), "state");
+    ExpectClose(layer.mixed_last, shifts.select(1, i).select(1, 0), "last input of the mixer");
+    ExpectClose(layer.fed_last, shifts.select(1, i).select(1, 1), "last input of the block");
+  }
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// The engine on language models of flash-linear-attention: RMS norms, gated recurrences, gated
-// feed-forward blocks; whole, in pieces and in steps.
+// The engine on language models of flash-linear-attention (RMS norms, gated recurrences, gated
+// feed-forward blocks) and RWKV-7; whole, in pieces and in steps.
 #include "tests/gated_models.h"
 
 #include <gtest/gtest.h>
@@ -49,13 +49,38 @@ class GatedModels : public testing::TestWithParam<std::string> {
       begin += count;
     }
     EXPECT_EQ(begin, length);
+    if (!golden_.rwkv.empty()) ExpectRwkvState(state);
+  }
+
+  // The last inputs of the token shifts and the scan's states, layer by layer.
+  void ExpectRwkvState(const State& state) const {
+    const std::vector<std::byte> bytes = state.ToBytes(*model_);
+    const SafetensorsFile file = SafetensorsFile::FromMemory(bytes, "state");
+    const std::span<const float> got = file.Get("state").f32();
+    const std::vector<int64_t>& shape = golden_.file.Get("final_state").shape;
+    const std::span<const double> states = golden_.file.Get("final_state").values<double>();
+    const std::span<const double> shifts = golden_.file.Get("final_shift").values<double>();
+    const size_t layers = static_cast<size_t>(shape[1]);
+    const size_t size = states.size() / golden_.sequences / layers;
+    const size_t width = shifts.size() / golden_.sequences / layers / 2;
+    size_t at = 0;
+    const auto expect = [&](std::span<const double> want, const char* what) {
+      for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[at + i], want[i], 1e-4) << what;
+      at += (want.size() + 15) / 16 * 16;
+    };
+    for (size_t i = 0; i < golden_.sequences * layers; ++i) {
+      expect(shifts.subspan(2 * i * width, width), "input of the mixer");
+      expect(states.subspan(i * size, size), "state");
+      expect(shifts.subspan((2 * i + 1) * width, width), "input of the feed-forward block");
+    }
+    EXPECT_EQ(at, got.size());
   }
 
   const GatedModel golden_;
   const std::shared_ptr<const Model> model_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Golden, GatedModels, testing::Values("gated_delta_net", "gla"));
+INSTANTIATE_TEST_SUITE_P(Golden, GatedModels, testing::Values("gated_delta_net", "gla", "rwkv7"));
 
 TEST_P(GatedModels, WholePiecesAndStepsGiveTheSourcesLogits) {
   const size_t length = golden_.length;

@@ -57,7 +57,8 @@ struct MixerSpec {
   int short_convolution = 4;  // width of the convolutions of queries, keys and values; 0: none
   bool output_gate = true;    // multiplies the output by a gate
   bool negative_eigenvalues = false;  // delta rules: strengths in (0, 2) instead of (0, 1)
-  int gate_rank = 16;                 // kind "gla": rank of the decay's projection
+  // Rank of the projection of the decay (kind "gla") or of the output gate ("rwkv7").
+  int gate_rank = 16;
   // Kinds "gated-delta-net", "gated-delta-product", "kda" and "ssd" (its groups): heads of queries
   // and keys, each read by heads / key_heads heads in turn; 0: as many as heads. Kinds "full",
   // "gla" and "retention": of keys and values.
@@ -68,6 +69,13 @@ struct MixerSpec {
   float decay_floor = 0;
   bool lower_bound = false;       // kind "hgrn": decays are at least learned numbers
   float output_norm_eps = 1e-5f;  // of the RMS norm of a head's output
+
+  // Kind "rwkv7": ranks of the projections of decays, of rates (`a`) and of the share of the first
+  // values in the layer's own. value_rank 0: the layer reads no earlier values; later layers, up to
+  // the next one with value_rank 0, read its values.
+  int decay_rank = 32;
+  int rate_rank = 32;
+  int value_rank = 0;
 
   int heads = 8;
   int query_dim = 32;  // D, per head
@@ -85,8 +93,9 @@ enum class Activation : uint8_t { kRelu, kGelu };  // gelu: the exact form, with
 // kRms: x / sqrt(mean(x^2) + eps) * weight.
 enum class NormKind : uint8_t { kLayer, kRms };
 // kMlp: W2 act(W1 x + b1) + b2. kGated: W2 (silu(Wg x) * W1 x), without biases ("SwiGLU"). kNone:
-// layers consist of a mixer only.
-enum class FeedForwardKind : uint8_t { kMlp, kGated, kNone };
+// layers consist of a mixer only. kShifted: W2 max(W1 y, 0)^2 with a token shift, y = x +
+// (previous x - x) * shift, without biases (RWKV's "channel mixing").
+enum class FeedForwardKind : uint8_t { kMlp, kGated, kNone, kShifted };
 enum class NetworkKind : uint8_t {
   kTransformer,
   kLstm,            // bidirectional layers, d_model wide in each direction
@@ -104,6 +113,7 @@ struct InputSpec {
   Positions positions = Positions::kSequence;
   // Adds an embedding of the byte above the byte to predict.
   bool pixel_above = false;
+  bool norm = false;  // a norm of the embeddings, before the first layer
 };
 
 // A stack of layers: the mixers of `pattern` in turn, repeated `repeat` times. All other options

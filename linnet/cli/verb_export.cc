@@ -41,6 +41,9 @@ std::vector<std::string> BeyondFastTransformers(const ModelSpec& spec) {
   add(spec.stack.norm == NormKind::kRms, "RMS norms, which have no bias");
   add(spec.stack.feed_forward == FeedForwardKind::kGated,
       "feed-forward blocks are gated by layers.N.gate.weight, without biases");
+  add(spec.stack.feed_forward == FeedForwardKind::kShifted,
+      "feed-forward blocks have a token shift, layers.N.shift, a squared relu and no biases");
+  add(input.norm, "embedding_norm stands before the first layer");
   add(spec.stack.feed_forward == FeedForwardKind::kNone, "layers have no feed-forward blocks");
   add(!spec.head.bias, "the predictor has no bias");
   add(spec.stack.convolution > 0, "a convolution stands in front of each layer's attention");

@@ -1,5 +1,5 @@
 // linnet import: converts models of the Python libraries fast-transformers and
-// flash-linear-attention.
+// flash-linear-attention, and of RWKV-7.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -25,6 +25,7 @@
 #include "linnet/model/fla.h"
 #include "linnet/model/mixer.h"
 #include "linnet/model/reference.h"
+#include "linnet/model/rwkv.h"
 #include "linnet/tasks/images/images.h"
 #include "linnet/tasks/task.h"
 #include "linnet/version.h"
@@ -193,6 +194,48 @@ std::string Dumped(const nlohmann::ordered_json& record) {
   return record.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
+// Of a language model whose file describes it. `from`: fields of the JSON record.
+void PrintLanguageModel(const Options& options, const ModelSpec& spec, Precision precision,
+                        const nlohmann::ordered_json& from) {
+  if (options.json) {
+    nlohmann::ordered_json record = {{"out", options.out}, {"from", options.file}};
+    record.update(from);
+    record.update({{"precision", PrecisionName(precision)},
+                   {"spec", SpecJson(spec)},
+                   {"parameters", ParameterCount(spec)}});
+    return PrintJson(record);
+  }
+  const MixerSpec& mixer = spec.stack.mixer();
+  std::cout << options.out << ": " << DescribeTask(spec).front().second << ", "
+            << spec.stack.layers() << " layers of " << spec.stack.d_model << ", " << mixer.heads
+            << " heads of " << DescribeAttention(spec) << ", "
+            << FormatCount(static_cast<double>(ParameterCount(spec))) << " parameters in "
+            << PrecisionName(precision) << "\n";
+}
+
+// Tensors of an RWKV model, from which only its context is unknown.
+void RunRwkv(const Options& options, const Source& source) {
+  int context = 4096;  // of the published models
+  for (const CLI::Option* option : options.about_model) {
+    if (option->count() == 0) continue;
+    if (option->get_name() != "--context") {
+      throw InputError(options.file, ": an RWKV model, whose tensors describe it; leave out ",
+                       option->get_name());
+    }
+    context = options.choices.context;
+  }
+  if (!options.data.empty() || !options.dataset.empty()) {
+    throw InputError(options.file, ": a language model; leave out --data and --dataset");
+  }
+  const RwkvModel model = RwkvModel::Of(source.tensors(), options.file, context);
+  model.Write(options.out, Dumped(TrainingRecord(options)));
+  PrintLanguageModel(options, model.spec(), model.precision(),
+                     {{"key", source.pytorch ? source.pytorch->key() : ""}});
+  if (!options.json) {
+    std::cout << "  the model reads and writes token numbers, no text\n";
+  }
+}
+
 void RunFolder(const Options& options) {
   for (const CLI::Option* option : options.about_model) {
     if (option->count() > 0) {
@@ -207,22 +250,8 @@ void RunFolder(const Options& options) {
   const FlaModel model = FlaModel::Open(options.file, options.tokenizer);
   const ModelSpec& spec = model.spec();
   model.Write(options.out, Dumped(TrainingRecord(options)));
-  if (options.json) {
-    PrintJson({{"out", options.out},
-               {"from", options.file},
-               {"files", model.files()},
-               {"precision", PrecisionName(model.precision())},
-               {"spec", SpecJson(spec)},
-               {"parameters", ParameterCount(spec)}});
-    return;
-  }
-  const MixerSpec& mixer = spec.stack.mixer();
-  std::cout << options.out << ": " << DescribeTask(spec).front().second << ", "
-            << spec.stack.layers() << " layers of " << spec.stack.d_model << ", " << mixer.heads
-            << " heads of " << DescribeAttention(spec) << ", "
-            << FormatCount(static_cast<double>(ParameterCount(spec))) << " parameters in "
-            << PrecisionName(model.precision()) << "\n";
-  if (spec.text() == nullptr) {
+  PrintLanguageModel(options, spec, model.precision(), {{"files", model.files()}});
+  if (spec.text() == nullptr && !options.json) {
     std::cout << "  no tokenizer.json: the model reads and writes token numbers, no text; "
                  "--tokenizer FILE names one\n";
   }
@@ -243,6 +272,7 @@ void Run(const Options& options) {
   CheckKindOptions(options);
   CheckWritable(options.out);
   const Source source = OpenSource(options);
+  if (!source.spec && IsRwkv(source.tensors())) return RunRwkv(options, source);
   ReferenceModel model = ReadModel(options, source);
   const std::string first_value = FirstValue(options, model);
   const ModelSpec& spec = model.spec();
@@ -333,10 +363,13 @@ void AddAttentionOptions(CLI::App* verb, Options& options) {
 
 void AddImport(CLI::App& app) {
   CLI::App* verb = AddVerb(
-      app, "import", "Convert a model of fast-transformers or flash-linear-attention",
+      app, "import", "Convert a model of fast-transformers, flash-linear-attention or RWKV-7",
       R"(A folder with config.json, safetensors and tokenizer.json, as transformers' save_pretrained()
 writes it, is a language model of flash-linear-attention: gla, retnet, delta_net, gated_deltanet or
 kda. It needs no options; docs/from-flash-linear-attention.md says what is supported.
+
+A .pth file of RWKV-7 (x070), with tensors such as blocks.0.att.receptance.weight, needs no options
+either. The model reads and writes token numbers.
 
 Otherwise FILE is written by torch.save(model.state_dict(), FILE) in fast-transformers, or is a
 .safetensors file with the same tensor names; no code in it is run. Sizes come from the tensors;
@@ -344,6 +377,7 @@ heads, activation and attention come from the options. Wrong options give a mode
 badly, not an error: check with 'linnet eval'. A vocabulary of 256 or 259 is read as bytes; for
 characters give --characters. docs/from-fast-transformers.md lists the names.)",
       R"(  linnet import gla-340M --out gla.safetensors
+  linnet import RWKV-x070-World-0.1B.pth --out rwkv.safetensors
   linnet import model.pth --heads 8 --out model.safetensors
   linnet import model.pth --heads 8 --activation gelu --data mnist/ --out m.safetensors
   linnet import run.pth --key model_state --heads 4 --width 8 --height 8 --out m.safetensors

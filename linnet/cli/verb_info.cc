@@ -79,8 +79,8 @@ void PrintTransformer(const ModelSpec& spec) {
        feed_forward == FeedForwardKind::kNone
            ? "no feed-forward"
            : StrCat("feed-forward ", spec.stack.d_ff, ", ",
-                    feed_forward == FeedForwardKind::kGated ? NameOf(feed_forward)
-                                                            : NameOf(spec.stack.activation)),
+                    feed_forward == FeedForwardKind::kMlp ? NameOf(spec.stack.activation)
+                                                          : NameOf(feed_forward)),
        spec.stack.norm == NormKind::kRms ? ", RMS norms" : ", norms",
        spec.stack.norm_first ? " first)" : " last)");
   Line("heads", spec.stack.mixer().heads, " of ", spec.stack.mixer().query_dim,

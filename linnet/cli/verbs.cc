@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <iostream>
 #include <random>
+#include <set>
+#include <string>
 
 #include "linnet/base/units.h"
 #include "linnet/cli/program.h"
@@ -111,10 +113,12 @@ void CheckWritable(const std::string& path) {
 
 std::string DescribeAttention(const ModelSpec& spec) {
   std::string text;
+  std::set<std::string> different;
   for (const MixerSpec& mixer : spec.stack.pattern) {
     text += (text.empty() ? "" : " | ") + Describe(mixer);
+    different.insert(Describe(mixer));
   }
-  return text;
+  return different.size() == 1 ? *different.begin() : text;
 }
 
 void PrintJson(const nlohmann::ordered_json& value) {

@@ -84,6 +84,13 @@ void ActivateBf16(Activation activation, size_t n, const BFloat16* x, BFloat16* 
   ActivateTo(activation, n, x, out);
 }
 
+void SquaredReluBody(size_t n, float* x) {
+  Map(n, x, x, [](Vec v) HWY_ATTR {
+    const Vec relu = Relu(v);
+    return hn::Mul(relu, relu);
+  });
+}
+
 // x / (1 + exp(-x)), with exp(-|x|), which cannot overflow.
 HWY_INLINE Vec Silu(Vec x) {
   const F32 d;

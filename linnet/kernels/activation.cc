@@ -12,6 +12,7 @@ namespace linnet::kernels {
 HWY_EXPORT(ActivateF32);
 HWY_EXPORT(ActivateBf16);
 HWY_EXPORT(GatedSiluBody);
+HWY_EXPORT(SquaredReluBody);
 HWY_EXPORT(ActivateBackwardF32);
 HWY_EXPORT(ActivateBackwardBf16);
 
@@ -28,6 +29,8 @@ void Activate(Activation activation, size_t n, const BFloat16* x, BFloat16* out)
 void GatedSilu(size_t rows, size_t width, const float* x, float* out) {
   HWY_DYNAMIC_DISPATCH(GatedSiluBody)(rows, width, x, out);
 }
+
+void SquaredRelu(size_t n, float* x) { HWY_DYNAMIC_DISPATCH(SquaredReluBody)(n, x); }
 
 void ActivateBackward(Activation activation, size_t rows, size_t columns,
                       const ActivationBackwardArgs<float>& args) {

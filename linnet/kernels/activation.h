@@ -26,6 +26,9 @@ void Activate(Activation activation, size_t n, const BFloat16* x, BFloat16* out)
 // exp(-x)). out [rows, width] may be x. Relative error below 1e-6; NaNs stay NaNs.
 void GatedSilu(size_t rows, size_t width, const float* x, float* out);
 
+// Replaces x [n] by max(x, 0)^2. NaNs stay NaNs.
+void SquaredRelu(size_t n, float* x);
+
 // Backward through act(x); x [rows, columns] is the forward's input.
 template <typename T>  // float or BFloat16
 struct ActivationBackwardArgs {

@@ -13,6 +13,8 @@ inline double ActivationRef(Activation activation, double x) {
   return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
 }
 
+inline double SquaredReluRef(double x) { return x > 0 ? x * x : 0; }
+
 inline double SiluRef(double x) { return x / (1 + std::exp(-x)); }
 
 }  // namespace linnet::kernels

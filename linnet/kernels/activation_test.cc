@@ -103,6 +103,23 @@ TEST_P(ActivationTest, GatedSiluMatchesTheReferenceInPlaceToo) {
   EXPECT_TRUE(std::isnan(none[0]) && std::isnan(none[1]));
 }
 
+TEST_P(ActivationTest, SquaredReluMatchesTheReference) {
+  for (size_t n = 0; n < 40; ++n) {
+    std::vector<float> x;
+    for (size_t i = 0; i < n; ++i) x.push_back(static_cast<float>(i % 11) * 0.7f - 3.1f);
+    std::vector<float> y = x;
+    y.push_back(-1.0f);
+    SquaredRelu(n, y.data());
+    for (size_t i = 0; i < n; ++i) {
+      EXPECT_NEAR(y[i], SquaredReluRef(x[i]), 1e-6 * SquaredReluRef(x[i])) << x[i];
+    }
+    EXPECT_EQ(y.back(), -1.0f);
+  }
+  float nan = std::nanf("");
+  SquaredRelu(1, &nan);
+  EXPECT_TRUE(std::isnan(nan));
+}
+
 TEST_P(ActivationTest, RaggedLengthsAndOddAddresses) {
   for (size_t n = 0; n < 40; ++n) {
     for (size_t offset : {0, 1, 3}) {

@@ -1,6 +1,7 @@
 #include "linnet/model/mixer.h"
 
 #include <cmath>
+#include <set>
 
 #include "linnet/model/registry.h"
 #include "linnet/rng.h"
@@ -73,7 +74,12 @@ void MixerTensors(const MixerSpec& spec, int64_t d_model, const std::string& nam
     table.push_back({StrCat(name, ".", projection, ".weight"), {out, in}});
     if (bias) table.push_back({StrCat(name, ".", projection, ".bias"), {out}});
   };
+  std::set<std::string> shifts;
   for (const ProjectionInfo& projection : MixerProjections(spec)) {
+    if (projection.carried) continue;
+    if (!projection.shift.empty() && shifts.insert(projection.shift).second) {
+      table.push_back({StrCat(name, ".", projection.shift), {d_model}});
+    }
     linear(projection.name, projection.Columns(spec.heads), d_model, projection.bias);
   }
   const int64_t omega = info.maps ? OmegaColumns(spec, spec.query_dim) : 0;
@@ -117,6 +123,9 @@ void Validate(const MixerSpec& spec, int query_dim, const std::string& where) {
   in_range("lsh_chunk", spec.lsh_chunk, 1, 1 << 20);
   in_range("short_convolution", spec.short_convolution, 0, 64);
   in_range("gate_rank", spec.gate_rank, 1, 4096);
+  in_range("decay_rank", spec.decay_rank, 1, 4096);
+  in_range("rate_rank", spec.rate_rank, 1, 4096);
+  in_range("value_rank", spec.value_rank, 0, 4096);
   in_range("householders", spec.householders, 1, 16);
   require(spec.key_heads == 0 || (spec.key_heads > 0 && spec.heads % spec.key_heads == 0),
           "key_heads is ", spec.key_heads, "; it must divide the number of heads, ", spec.heads,

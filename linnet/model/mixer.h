@@ -83,15 +83,15 @@ std::string Describe(const MixerSpec& spec);
 // MixerInfo::describe for kinds with a feature map: kind and feature map.
 std::string DescribeFeatureMap(const MixerSpec& spec);
 std::string BeyondFeatureMap(const MixerSpec& spec);
-// MixerInfo::beyond for gated recurrences.
+// MixerInfo::beyond for recurrences.
 std::string BeyondGated(const MixerSpec& spec);
 
-// The products of the layer's input that the mixer reads, queries, keys and values first.
+// The columns that the mixer reads, queries, keys and values first.
 std::vector<ProjectionInfo> MixerProjections(const MixerSpec& spec);
 
 // Adds the names and shapes of a mixer's tensors under `name` ("transformer.layers.0.attention"),
-// in file order: projections, own tensors (omega of a random feature map, those of a gated
-// recurrence), output projection.
+// in file order: projections, each after its token shift if that is new, own tensors (omega of a
+// random feature map, those of a recurrence), output projection.
 void MixerTensors(const MixerSpec& spec, int64_t d_model, const std::string& name,
                   std::vector<TensorInfo>& table);
 

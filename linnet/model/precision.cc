@@ -18,6 +18,9 @@ Precision ParsePrecision(const std::string& name) {
 }
 
 bool IsMatrix(std::string_view name) {
+  for (const char* rwkv7 : {"receptance", "key", "value", "output", "w1", "a1", "g1", "v1"}) {
+    if (name.ends_with(StrCat(".attention.", rwkv7, ".weight"))) return true;
+  }
   return name.ends_with("_projection.weight") || name.ends_with("_proj.weight") ||
          name.ends_with("_proj.0.weight") || name.ends_with(".linear1.weight") ||
          name.ends_with(".gate.weight") || name.ends_with(".linear2.weight") ||

@@ -408,34 +408,6 @@ float FromHalf(uint16_t half) {
   return sign * std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
 }
 
-std::vector<float> ToFloats(const Tensor& tensor, size_t size) {
-  std::vector<float> floats(size);
-  const auto element = [&]<typename T>(T value, size_t i) {
-    std::memcpy(&value, tensor.data.data() + i * sizeof(T), sizeof(T));
-    return value;
-  };
-  for (size_t i = 0; i < floats.size(); ++i) {
-    switch (tensor.dtype) {
-      case DType::kF16:
-        floats[i] = FromHalf(element(uint16_t{}, i));
-        break;
-      case DType::kBF16:
-        floats[i] = std::bit_cast<float>(uint32_t{element(uint16_t{}, i)} << 16);
-        break;
-      case DType::kF64: {
-        const double value = element(double{}, i);
-        // Beyond a float's range the conversion is undefined; infinity and NaN are refused later.
-        floats[i] = std::abs(value) <= FLT_MAX ? static_cast<float>(value) : INFINITY;
-        break;
-      }
-      default:
-        throw InputError(tensor.file, ": tensor ", Quote(tensor.name), " is ",
-                         DTypeName(tensor.dtype), ", not a floating-point type; convert it to F32");
-    }
-  }
-  return floats;
-}
-
 // The first `size` elements, all of them finite; stored in `own` if converted.
 std::span<const float> Floats(const Tensor& tensor, size_t size, std::vector<float>& own,
                               const std::string& path) {
@@ -474,6 +446,37 @@ std::vector<std::string> ReferenceTasks() {
   std::vector<std::string> names;
   for (const TaskRow& task : kTasks) names.emplace_back(task.name);
   return names;
+}
+
+std::vector<float> ToFloats(const Tensor& tensor, size_t size) {
+  std::vector<float> floats(size);
+  const auto element = [&]<typename T>(T value, size_t i) {
+    std::memcpy(&value, tensor.data.data() + i * sizeof(T), sizeof(T));
+    return value;
+  };
+  for (size_t i = 0; i < floats.size(); ++i) {
+    switch (tensor.dtype) {
+      case DType::kF32:
+        floats[i] = element(float{}, i);
+        break;
+      case DType::kF16:
+        floats[i] = FromHalf(element(uint16_t{}, i));
+        break;
+      case DType::kBF16:
+        floats[i] = std::bit_cast<float>(uint32_t{element(uint16_t{}, i)} << 16);
+        break;
+      case DType::kF64: {
+        const double value = element(double{}, i);
+        // Beyond a float's range the conversion is undefined; infinity and NaN are refused later.
+        floats[i] = std::abs(value) <= FLT_MAX ? static_cast<float>(value) : INFINITY;
+        break;
+      }
+      default:
+        throw InputError(tensor.file, ": tensor ", Quote(tensor.name), " is ",
+                         DTypeName(tensor.dtype), ", not a floating-point type; convert it to F32");
+    }
+  }
+  return floats;
 }
 
 std::string ReferenceName(const std::string& name) {

@@ -78,6 +78,10 @@ class ReferenceModel {
 // "model.", "_orig_mod."), and with "transformer." before the names of a stack.
 std::string ReferenceName(const std::string& name);
 
+// The first `size` elements of a tensor of F32, F16, BF16 or F64; infinity for values beyond a
+// float's range. Throws InputError for other types.
+std::vector<float> ToFloats(const Tensor& tensor, size_t size);
+
 // Imports a model from its tensors. F16, BF16 and F64 are converted. Throws InputError, beginning
 // with `path`, for parts of models (a stack, a decoder), missing or extra tensors, and a weight
 // that is NaN or beyond a float's range; for properties that are not determined, the message names

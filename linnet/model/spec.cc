@@ -48,6 +48,9 @@ void VisitMixer(Mixer& mixer, Visit visit) {
   visit("lower_bound", mixer.lower_bound);
   visit("householders", mixer.householders);
   visit("output_norm_eps", mixer.output_norm_eps);
+  visit("decay_rank", mixer.decay_rank);
+  visit("rate_rank", mixer.rate_rank);
+  visit("value_rank", mixer.value_rank);
   visit("heads", mixer.heads);
   visit("query_dim", mixer.query_dim);
   visit("value_dim", mixer.value_dim);
@@ -76,6 +79,7 @@ void VisitFields(Spec& spec, Visit visit) {
   visit("value_embedding", spec.input.value_embedding);
   visit("positions", spec.input.positions);
   visit("pixel_above", spec.input.pixel_above);
+  visit("embedding_norm", spec.input.norm);
   visit("tied", spec.head.tied);
   visit("head", spec.head.kind);
   visit("head_bias", spec.head.bias);
@@ -173,12 +177,12 @@ json Object(const ModelSpec& spec) {
 
 // Fields of a mixer that files leave out at their default values.
 constexpr const char* kOptions[] = {
-    "features",  "similarity",  "lsh_rounds",        "lsh_buckets",
-    "lsh_chunk", "lsh_variant", "softmax_scale",     "window",
-    "rotary",    "rotary_base", "qkv_bias",          "out_bias",
-    "gate_rank", "output_gate", "short_convolution", "negative_eigenvalues",
-    "key_heads", "decay_floor", "lower_bound",       "householders",
-    "output_norm_eps"};
+    "features",   "similarity",  "lsh_rounds",        "lsh_buckets",
+    "lsh_chunk",  "lsh_variant", "softmax_scale",     "window",
+    "rotary",     "rotary_base", "qkv_bias",          "out_bias",
+    "gate_rank",  "output_gate", "short_convolution", "negative_eigenvalues",
+    "key_heads",  "decay_floor", "lower_bound",       "householders",
+    "decay_rank", "rate_rank",   "value_rank",        "output_norm_eps"};
 
 // Removes fields at their default values that are not options of the mixer.
 void DropUnused(const MixerSpec& mixer, json& object) {
@@ -199,7 +203,7 @@ void DropUnused(const ModelSpec& spec, json& object) {
     }
   };
   // Unknown to earlier versions.
-  drop({"feed_forward", "norm", "head_bias"});
+  drop({"feed_forward", "norm", "head_bias", "embedding_norm"});
   if (spec.text() && spec.text()->tokenizer.empty()) object.erase("tokenizer");
   if (!spec.ReadsFrames()) drop({"network", "convolution"});
   if (!spec.text()) drop({"tied"});
@@ -315,6 +319,23 @@ class Validator {
       InRange("heads", mixer.heads, 1, 1000);
       InRange("value_dim", mixer.value_dim, 1, 4096);
     }
+    CarriedValues();
+  }
+
+  // A layer that reads the values of an earlier one must have one, with the same sizes.
+  void CarriedValues() const {
+    const MixerSpec* from = nullptr;
+    for (size_t i = 0; i < static_cast<size_t>(spec_.stack.layers()); ++i) {
+      const MixerSpec& mixer = spec_.stack.mixer(i);
+      for (const ProjectionInfo& projection : MixerProjections(mixer)) {
+        if (projection.carries) from = &mixer;
+        if (!projection.carried) continue;
+        Require(from != nullptr, "layer ", i, " has value_rank ", mixer.value_rank,
+                " and no earlier layer's values to read; the first must have value_rank 0");
+        Require(from->heads == mixer.heads && from->value_dim == mixer.value_dim, "layer ", i,
+                " reads the values of a layer with other heads or another value_dim");
+      }
+    }
   }
 
   void Stack() const {
@@ -332,6 +353,9 @@ class Validator {
     Require(
         stack.feed_forward != FeedForwardKind::kNone || spec_.network == NetworkKind::kTransformer,
         "layers without feed-forward blocks are for transformers");
+    Require(stack.feed_forward != FeedForwardKind::kShifted ||
+                spec_.network == NetworkKind::kTransformer,
+            "shifted feed-forward blocks are for transformers");
     Require(stack.convolution == 0 || spec_.network == NetworkKind::kTransformer,
             "a convolution is for transformers; set convolution to 0");
     Require(stack.convolution % 2 == 1 || stack.convolution == 0 || spec_.Causal(),
@@ -351,6 +375,8 @@ class Validator {
     Require(
         input.positions != Positions::kAdded || (spec_.text() && input.value_embedding == d_model),
         "added positions are for text, with value_embedding = d_model");
+    Require(!input.norm || (spec_.network == NetworkKind::kTransformer && !spec_.ReadsFrames()),
+            "embedding_norm is for transformers that read tokens");
     Require(spec_.image() || (input.positions != Positions::kGrid && !input.pixel_above),
             "grid positions and pixel_above are for images");
     Require(spec_.PositionDims() % 2 == 0, "d_model - value_embedding is ",
@@ -539,6 +565,7 @@ class Table {
     if (input.pixel_above) {
       Add("above_embedding.weight", {int64_t{input.vocabulary} + 1, input.value_embedding});
     }
+    if (input.norm) Norm("embedding_norm");
     if (spec_.encoder_decoder()) {
       Stack("encoder", /*decoder=*/false);
       Stack("decoder", /*decoder=*/true);
@@ -592,11 +619,14 @@ class Table {
       MixerTensors(encoder ? CrossMixer(mixer) : mixer, d_,
                    layer + (decoder ? "self_attention" : "attention"), table_);
       if (decoder) MixerTensors(CrossMixer(mixer), d_, layer + "cross_attention", table_);
-      const bool gated = stack.feed_forward == FeedForwardKind::kGated;
       const bool feeds = stack.feed_forward != FeedForwardKind::kNone;
-      if (gated) Linear(layer + "gate", stack.d_ff, d_, /*bias=*/false);
-      if (feeds) Linear(layer + "linear1", stack.d_ff, d_, !gated);
-      if (feeds) Linear(layer + "linear2", d_, stack.d_ff, !gated);
+      const bool bias = stack.feed_forward == FeedForwardKind::kMlp;
+      if (stack.feed_forward == FeedForwardKind::kGated) {
+        Linear(layer + "gate", stack.d_ff, d_, /*bias=*/false);
+      }
+      if (stack.feed_forward == FeedForwardKind::kShifted) Add(layer + "shift", {d_});
+      if (feeds) Linear(layer + "linear1", stack.d_ff, d_, bias);
+      if (feeds) Linear(layer + "linear2", d_, stack.d_ff, bias);
       Norm(layer + "norm1");
       if (feeds) Norm(layer + "norm2");
       if (decoder) Norm(layer + "norm3");

@@ -34,7 +34,7 @@ struct EnumNames<NormKind> {
 };
 template <>
 struct EnumNames<FeedForwardKind> {
-  static constexpr const char* kNames[] = {"mlp", "gated", "none"};
+  static constexpr const char* kNames[] = {"mlp", "gated", "none", "shifted"};
 };
 template <>
 struct EnumNames<NetworkKind> {
@@ -66,7 +66,9 @@ std::optional<SpecDifference> FirstDifference(const ModelSpec& a, const ModelSpe
 //   above_embedding.weight [vocabulary + 1, value_embedding] if pixel_above; last row: no byte
 //     above
 //   predictor.{weight,bias}; no bias unless head.bias
-//   RMS norms have no bias; a gated feed-forward block has linear1, gate and linear2 without biases
+//   embedding_norm, if input.norm
+//   RMS norms have no bias; a gated feed-forward block has linear1, gate and linear2 without biases,
+//     a shifted one shift [d_model], linear1 and linear2 without biases
 //   images: first_value.probability [vocabulary], the distribution of the first byte
 //   frames: input_projection.{weight,bias} [value_embedding, Inputs()] instead of the value
 //     embedding, and input_norm.{mean,deviation} [bands] for BandNorm::kCorpus

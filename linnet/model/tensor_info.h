@@ -13,7 +13,8 @@ struct TensorInfo {
   std::vector<int64_t> shape;
 };
 
-// A product of a layer's input that its mixer reads: tensors name.weight and name.bias.
+// Columns that a mixer reads: a product of its layer's input, with the tensors name.weight and
+// name.bias, or those of an earlier layer.
 struct ProjectionInfo {
   std::string name;
   int width = 1;  // columns per head; if shared, of all heads together
@@ -22,6 +23,12 @@ struct ProjectionInfo {
   int readers = 1;      // so many heads in turn read the same columns; divides their number
   // The tensor's rows are so many blocks, each with an equal part of every head's columns.
   int blocks = 1;
+  // The tensor [d_model] of a token shift: the product is of x + (previous x - x) * shift instead of
+  // the input x, where previous x is the input one position earlier, or zeros. "": of x.
+  std::string shift = {};
+  bool carries = false;  // later layers' mixers may read these columns too
+  // No product, but the columns of the last earlier projection that carries. Comes last.
+  bool carried = false;
 
   int Columns(int heads) const { return shared ? width : heads / readers * width; }
   // The tensor's row, of those for so many heads, that computes a column of a head.

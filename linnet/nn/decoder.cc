@@ -22,6 +22,9 @@ TransformerDecoderLayerImpl::TransformerDecoderLayerImpl(const TransformerOption
       norm2(parts_.MakeNorm()),
       norm3(parts_.MakeNorm()) {
   if (linear1.is_empty()) throw InputError("a decoder needs feed-forward blocks");
+  if (parts_.MakeShift().defined()) {
+    throw InputError("a decoder's feed-forward blocks have no token shift; choose mlp or gated");
+  }
   if (!cross_attention->cross()) {
     throw InputError("a decoder cannot attend to its memory with attention '", cross.kind,
                      "', which needs keys at the queries' positions; choose linear or full");

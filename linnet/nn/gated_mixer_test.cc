@@ -40,7 +40,7 @@ class GatedKind : public testing::TestWithParam<MixerCase> {
 
 std::vector<MixerCase> GatedCases() {
   std::vector<MixerCase> cases = MixerCases();
-  std::erase_if(cases, [](const MixerCase& one) { return one.info.gated == nullptr; });
+  std::erase_if(cases, [](const MixerCase& one) { return one.info.projections == nullptr; });
   return cases;
 }
 INSTANTIATE_TEST_SUITE_P(Kinds, GatedKind, testing::ValuesIn(GatedCases()),

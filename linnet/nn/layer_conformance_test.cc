@@ -89,6 +89,13 @@ class LayersOracle {
       if (options_.feed_forward == FeedForwardKind::kMlp) {
         return Linear(layer + "linear2", Activated(Linear(layer + "linear1", in)));
       }
+      if (options_.feed_forward == FeedForwardKind::kShifted) {
+        Rows hidden = Linear(layer + "linear1", Shifted(layer + "shift", in));
+        for (Row& row : hidden) {
+          for (double& a : row) a = a > 0 ? a * a : 0;
+        }
+        return Linear(layer + "linear2", hidden);
+      }
       Rows hidden = Linear(layer + "linear1", in);
       const Rows gates = Linear(layer + "gate", in);
       for (size_t t = 0; t < hidden.size(); ++t) {
@@ -100,12 +107,29 @@ class LayersOracle {
     });
   }
 
+  // x + (previous x - x) * shift
+  Rows Shifted(const std::string& shift, const Rows& x) const {
+    const Row& share = weights_.at(shift)[0];
+    Rows y = x;
+    for (size_t t = 0; t < x.size(); ++t) {
+      for (size_t c = 0; c < share.size(); ++c) {
+        y[t][c] += ((t > 0 ? x[t - 1][c] : 0) - x[t][c]) * share[c];
+      }
+    }
+    return y;
+  }
+
   Rows Attention(const std::string& name, const MixerSpec& spec, const Rows& x, const Rows& memory,
                  bool causal) const {
     const std::vector<ProjectionInfo> infos = MixerProjections(spec);
     std::vector<Rows> in;
     for (const ProjectionInfo& info : infos) {
-      in.push_back(Linear(name + info.name, in.empty() ? x : memory));
+      const Rows& read = in.empty() ? x : memory;
+      in.push_back(info.carried ? carried_
+                   : info.shift.empty()
+                       ? Linear(name + info.name, read)
+                       : Linear(name + info.name, Shifted(name + info.shift, read)));
+      if (info.carries) carried_ = in.back();
     }
     const auto omega = weights_.find(name + "inner_attention.feature_map.omega");
     std::map<std::string, Row> own;  // every tensor of the layer
@@ -201,6 +225,7 @@ class LayersOracle {
 
   TransformerOptions options_;
   std::map<std::string, Rows> weights_;
+  mutable Rows carried_;  // columns of the last layer that carries some
 };
 
 // Conversion between a batch [N, L, d_model] and the oracle's rows.
@@ -220,7 +245,8 @@ struct LayerCase {
   MixerCase mixer;
   bool norm_first = false;
   int64_t convolution = 0;
-  bool modern = false;  // RMS norms and gated feed-forward blocks
+  bool modern = false;   // RMS norms and gated feed-forward blocks
+  bool shifted = false;  // feed-forward blocks with a token shift
   friend void PrintTo(const LayerCase& one, std::ostream* out) { *out << one.name; }
 };
 
@@ -237,6 +263,7 @@ std::vector<LayerCase> LayerCases(const std::function<bool(const MixerInfo&)>& a
     cases.push_back({mixer.name + "_norm_first_convolution", mixer, true, 3});
     cases.push_back({mixer.name + "_modern", mixer, false, 0, true});
     cases.push_back({mixer.name + "_modern_norm_first", mixer, true, 0, true});
+    cases.push_back({mixer.name + "_shifted_norm_first", mixer, true, 0, false, true});
   }
   return cases;
 }
@@ -245,11 +272,13 @@ class Layers : public testing::TestWithParam<LayerCase> {
  protected:
   static constexpr int64_t kLayers = 2;
   TransformerOptions Options() const {
-    return {.pattern = {Sized(GetParam().mixer.spec)},
+    return {.pattern = TwoLayers(Sized(GetParam().mixer.spec)),
             .layers = kLayers,
             .d_model = kWidth,
             .d_ff = 10,
-            .feed_forward = GetParam().modern ? FeedForwardKind::kGated : FeedForwardKind::kMlp,
+            .feed_forward = GetParam().modern    ? FeedForwardKind::kGated
+                            : GetParam().shifted ? FeedForwardKind::kShifted
+                                                 : FeedForwardKind::kMlp,
             .activation = GetParam().norm_first ? Activation::kGelu : Activation::kRelu,
             .norm = GetParam().modern ? NormKind::kRms : NormKind::kLayer,
             .norm_first = GetParam().norm_first,
@@ -451,6 +480,11 @@ TEST_P(DecoderLayers, WholeAndStepsMatchTheOracle) {
   constexpr int64_t kLength = 9;
   const std::vector<int64_t> lengths = {7, 1, 4};
   for (const Rounding& rounding : kRoundings) {
+    if (GetParam().shifted) {
+      const std::string error = ErrorOf([&] { BuildDecoder({.transformer = Options()}); });
+      EXPECT_TRUE(Contains(error, "no token shift")) << error;
+      return;
+    }
     DecoderOptions options{.transformer = Options()};
     options.transformer.convolution = 0;  // decoders have none
     torch::manual_seed(6);

@@ -44,8 +44,9 @@ struct MixerState {
   torch::Tensor lengths;
   int64_t capacity = 0;
   // Used by the layer, not by its mixer: the last rows that the layer's convolution has read,
-  // [N, width - 1, d_model].
-  torch::Tensor convolved;
+  // [N, width - 1, d_model], and the last row that the token shifts of its mixer and of its
+  // feed-forward block have read, [N, d_model].
+  torch::Tensor convolved, mixed_last, fed_last;
 
   bool empty() const { return length == 0; }
 };
@@ -59,7 +60,7 @@ class MixerImpl : public torch::nn::Module {
   virtual torch::Tensor forward(const torch::Tensor& q, const torch::Tensor& k,
                                 const torch::Tensor& v, const Mask& mask) = 0;
 
-  // The forms over everything that the mixer reads: the products of MixerProjections() in their
+  // The forms over everything that the mixer reads: the columns of MixerProjections() in their
   // order, [N, L, H, width], or [N, L, width] if all heads share them (MixStep: without L). The
   // defaults call forward(), Piece() and Step(); mixers that read more than queries, keys and
   // values have these forms only.

@@ -72,7 +72,7 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     return in;
   }
   bool Recalls() const {
-    return info().gated == nullptr && Case().spec.window == 0 && !Case().spec.rotary;
+    return info().projections == nullptr && Case().spec.window == 0 && !Case().spec.rotary;
   }
 
   // The values of Mask::causal that the mixer accepts.

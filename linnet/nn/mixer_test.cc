@@ -36,7 +36,7 @@ class EveryKind : public testing::TestWithParam<MixerCase> {
 std::vector<MixerCase> AttentionCases() {
   std::vector<MixerCase> cases = MixerCases();
   std::erase_if(cases, [](const MixerCase& one) {
-    return one.info.gated != nullptr || one.spec.key_heads > 0;
+    return one.info.projections != nullptr || one.spec.key_heads > 0;
   });
   return cases;
 }

@@ -29,6 +29,10 @@ SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOption
     above_embedding_ = torch::nn::Embedding(spec.input.vocabulary + 1, spec.input.value_embedding);
     register_module("above_embedding", above_embedding_);
   }
+  if (spec.input.norm) {
+    embedding_norm_ = Norm(spec.stack.d_model, spec.stack.norm, spec.stack.norm_eps);
+    register_module("embedding_norm", embedding_norm_);
+  }
   register_module("transformer", transformer_.batch);
   register_module("predictor", predictor_);
   register_module("dropout", dropout_);
@@ -45,6 +49,10 @@ Tensor SequenceModelImpl::Values(const Tensor& tokens, const Tensor& above) {
   }
   const Tensor values = value_embedding_(tokens);
   return spec().input.pixel_above ? values + above_embedding_(above) : values;
+}
+
+Tensor SequenceModelImpl::Normed(const Tensor& x) {
+  return embedding_norm_.is_empty() ? x : embedding_norm_(x);
 }
 
 Tensor SequenceModelImpl::Predict(const Tensor& x) {
@@ -72,7 +80,7 @@ Tensor SequenceModelImpl::Hidden(const Tensor& tokens) {
   }
   Tensor x = Values(tokens, above);
   if (!pos_embedding_.is_empty()) x = pos_embedding_->Place(x);
-  return transformer_.batch(dropout_(x), Mask{.causal = true});
+  return transformer_.batch(dropout_(Normed(x)), Mask{.causal = true});
 }
 
 Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceState& state) {
@@ -98,7 +106,7 @@ Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceS
     state.layers.resize(static_cast<size_t>(spec().stack.layers()));
     for (MixerState& layer : state.layers) layer.capacity = spec().input.max_length;
   }
-  return Predict(transformer_.recurrent(dropout_(x), state.layers));
+  return Predict(transformer_.recurrent(dropout_(Normed(x)), state.layers));
 }
 
 SequenceModel LoadModel(const std::string& path) {

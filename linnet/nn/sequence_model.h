@@ -46,12 +46,14 @@ class SequenceModelImpl : public Network {
   // Embeddings of tokens [...]; with pixel_above, plus those of `above` [...], the bytes above the
   // bytes to predict.
   torch::Tensor Values(const torch::Tensor& tokens, const torch::Tensor& above);
+  torch::Tensor Normed(const torch::Tensor& x);       // after the embedding
   torch::Tensor Hidden(const torch::Tensor& tokens);  // the head's input, [N, L, d_model]
   torch::Tensor Predict(const torch::Tensor& x);      // the head's outputs
 
   torch::nn::Embedding value_embedding_ = nullptr;  // null if the head's weights are the embedding
   torch::nn::Embedding above_embedding_ = nullptr;
   PositionalEmbedding pos_embedding_ = nullptr;
+  Norm embedding_norm_ = nullptr;  // null unless the spec has one
   Transformer transformer_;
   torch::nn::Linear predictor_;
   Dropout dropout_;

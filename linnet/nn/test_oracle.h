@@ -25,6 +25,7 @@
 
 #include "linnet/model/gated_ref.h"
 #include "linnet/model/mixer.h"
+#include "linnet/model/rwkv7_ref.h"
 #include "linnet/nn/mask.h"
 
 namespace linnet::nn {
@@ -322,7 +323,8 @@ inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
   return out;
 }
 
-inline GatedHead GatedHeadOf(const MixerSpec& spec, const Head& head) {
+// The head as recurrences read it.
+inline GatedHead RecurrenceHead(const MixerSpec& spec, const Head& head) {
   GatedHead gated{.own = head.own, .index = head.index};
   const std::vector<ProjectionInfo> infos = MixerProjections(spec);
   for (size_t i = 0; i < infos.size(); ++i) {
@@ -335,7 +337,10 @@ inline GatedHead GatedHeadOf(const MixerSpec& spec, const Head& head) {
 }
 // Before the norm, if it is common to several heads.
 inline Rows GatedRecurrenceOut(const MixerSpec& spec, const Head& head) {
-  return GatedOut(spec, GatedHeadOf(spec, head));
+  return GatedOut(spec, RecurrenceHead(spec, head));
+}
+inline Rows Rwkv7HeadOut(const MixerSpec& spec, const Head& head) {
+  return Rwkv7Out(spec, RecurrenceHead(spec, head));
 }
 
 // One configuration of a mixer's own parameters.
@@ -366,7 +371,7 @@ inline std::vector<Rows> OutsOf(const MixerOracle& oracle, const MixerSpec& spec
   std::vector<GatedHead> gated;
   for (const Head& head : heads) {
     outs.push_back(oracle.out(spec, head));
-    if (heads.size() > 1) gated.push_back(GatedHeadOf(spec, head));
+    if (heads.size() > 1) gated.push_back(RecurrenceHead(spec, head));
   }
   if (heads.size() > 1) NormalizeTogether(spec, gated, outs);
   return outs;
@@ -444,6 +449,11 @@ inline const std::vector<MixerOracle>& MixerOracles() {
        .choices = {{"", {}},
                    {"plain", {.short_convolution = 0}},
                    {"bounded", {.lower_bound = true}}}},
+      {.name = "rwkv7",
+       .out = Rwkv7HeadOut,
+       .choices = {{"", {.gate_rank = 3, .decay_rank = 4, .rate_rank = 2}},
+                   {"reading",
+                    {.gate_rank = 3, .decay_rank = 4, .rate_rank = 2, .value_rank = 3}}}},
   };
   return rows;
 }
@@ -515,6 +525,14 @@ inline std::vector<MixerCase> MixerCases() {
     }
   }
   return cases;
+}
+
+// Two layers of a mixer, as a pattern: if it reads an earlier layer's values, the first passes its
+// own on.
+inline std::vector<MixerSpec> TwoLayers(const MixerSpec& spec) {
+  MixerSpec first = spec;
+  first.value_rank = 0;
+  return {first, spec};
 }
 
 // Whether a mixer is used over a memory: some mixer names it as its cross mixer.

@@ -41,6 +41,9 @@ int64_t ValueWidth(const MixerSpec& mixer) {
   return int64_t{mixer.heads} * mixer.value_dim;
 }
 
+// The share of the position before, from the whole of it in the first channel to none in the last.
+Tensor InitialShift(int64_t d_model) { return 1 - torch::linspace(0, 1, d_model).sqrt(); }
+
 }  // namespace
 
 void Validate(const TransformerOptions& options) {
@@ -53,6 +56,14 @@ void Validate(const TransformerOptions& options) {
   if (!(options.dropout >= 0 && options.dropout <= 1)) {
     throw InputError("transformer: dropout is ", options.dropout, "; it must lie in [0, 1]");
   }
+}
+
+Tensor ShiftedRows(const Tensor& x, Tensor* last) {
+  const bool begun = last != nullptr && last->defined();
+  const Tensor first = begun ? last->unsqueeze(1) : torch::zeros_like(x.narrow(1, 0, 1));
+  const int64_t length = x.size(1);
+  if (last != nullptr) *last = x.select(1, length - 1);
+  return torch::cat({first, x.narrow(1, 0, length - 1)}, 1);
 }
 
 Tensor BiasOf(const Linear& linear) {
@@ -85,15 +96,20 @@ AttentionLayerImpl::AttentionLayerImpl(const TransformerOptions& options, const 
   };
   for (const ProjectionInfo& projection : infos_) {
     projections_.push_back(
-        linear(options.d_model, projection.Columns(mixer.heads), projection.bias));
+        projection.carried
+            ? Linear(nullptr)
+            : linear(options.d_model, projection.Columns(mixer.heads), projection.bias));
+    if (!projection.shift.empty()) shifts_[projection.shift] = InitialShift(options.d_model);
+    plain_ = plain_ && projection.shift.empty() && !projection.carried;
   }
   out_ = linear(values, options.d_model, info.out_bias);
   mixer_ = MakeMixer(mixer);
-  if (!info.gated) register_module("inner_attention", mixer_);
+  if (!info.tensors) register_module("inner_attention", mixer_);
   for (size_t i = 0; i < infos_.size(); ++i) {
-    RegisterAt(*this, infos_[i].name, projections_[i].ptr());
+    if (!infos_[i].carried) RegisterAt(*this, infos_[i].name, projections_[i].ptr());
   }
-  if (info.gated) {
+  for (auto& [name, shift] : shifts_) register_parameter(name, shift);
+  if (info.tensors) {
     for (const auto& item : mixer_->named_parameters()) RegisterAt(*this, item.key(), item.value());
   }
   register_module(info.out, out_);
@@ -121,6 +137,39 @@ std::vector<Tensor> AttentionLayerImpl::Split(const Tensor& x, const ops::Norm& 
   return parts;
 }
 
+std::vector<Tensor> AttentionLayerImpl::Read(const Tensor& x, const ops::Norm& norm, Tensor* last,
+                                             Tensor* carried) const {
+  std::vector<Tensor> parts =
+      plain_ ? Split(x, norm, 0, infos_.size()) : Shifted(ops::Normalize(x, norm), last);
+  for (size_t i = 0; i < infos_.size(); ++i) {
+    if (infos_[i].carries && carried != nullptr) *carried = parts[i].flatten(2);
+    if (!infos_[i].carried) continue;
+    if (carried == nullptr || !carried->defined()) {
+      throw InputError("attention: ", infos_[i].name, " comes from an earlier layer, but there is ",
+                       "none that passes it on; the first layer must have value_rank 0");
+    }
+    parts.push_back(Heads(*carried, infos_[i]));
+  }
+  return parts;
+}
+
+std::vector<Tensor> AttentionLayerImpl::Shifted(const Tensor& x, Tensor* last) const {
+  const Tensor step = ShiftedRows(x, last) - x;
+  std::vector<Tensor> parts;
+  for (size_t i = 0; i < infos_.size(); ++i) {
+    if (infos_[i].carried) continue;
+    const Tensor in = infos_[i].shift.empty() ? x : x + step * shifts_.at(infos_[i].shift);
+    const Tensor y = ops::Linear(in, projections_[i]->weight, BiasOf(projections_[i]), precision_);
+    parts.push_back(infos_[i].shared ? y : Heads(y, infos_[i]));
+  }
+  return parts;
+}
+
+bool AttentionLayerImpl::carries() const {
+  return std::any_of(infos_.begin(), infos_.end(),
+                     [](const ProjectionInfo& info) { return info.carries; });
+}
+
 Tensor AttentionLayerImpl::Heads(const Tensor& x, const ProjectionInfo& info) {
   if (info.blocks == 1) return x.unflatten(-1, {x.size(-1) / info.width, info.width});
   const int64_t part = info.width / info.blocks;
@@ -129,12 +178,13 @@ Tensor AttentionLayerImpl::Heads(const Tensor& x, const ProjectionInfo& info) {
       .flatten(-2);
 }
 
-Tensor AttentionLayerImpl::Attend(const Tensor& x, const ops::Norm& norm, const Mask& mask) {
+Tensor AttentionLayerImpl::Attend(const Tensor& x, const ops::Norm& norm, const Mask& mask,
+                                  Tensor* carried) {
   const bool on_gpu = precision_ == ops::Precision::kBf16 && x.is_cuda() &&
                       x.scalar_type() == torch::kFloat32 && !ops::PlainGuard::asked();
   const auto* narrow = on_gpu ? dynamic_cast<const NarrowMixer*>(mixer_.get()) : nullptr;
   if (narrow == nullptr || !narrow->TakesBf16OnGpu(value_dim_, mask)) {
-    return mixer_->Mix(Split(x, norm), mask).flatten(2);
+    return mixer_->Mix(Read(x, norm, nullptr, carried), mask).flatten(2);
   }
   std::vector<Tensor> weights, biases;
   for (const Linear& projection : projections_) {
@@ -145,12 +195,15 @@ Tensor AttentionLayerImpl::Attend(const Tensor& x, const ops::Norm& norm, const 
   return mixer_->Mix(qkv, mask).flatten(2);
 }
 
-Tensor AttentionLayerImpl::AttendStep(const Tensor& x, const ops::Norm& norm, MixerState& state) {
-  return mixer_->MixStep(Split(x, norm), state).flatten(1);
+Tensor AttentionLayerImpl::AttendStep(const Tensor& x, const ops::Norm& norm, MixerState& state,
+                                      Tensor* carried) {
+  if (plain_) return mixer_->MixStep(Split(x, norm, 0, infos_.size()), state).flatten(1);
+  return AttendPiece(x.unsqueeze(1), norm, state, carried).squeeze(1);
 }
 
-Tensor AttentionLayerImpl::AttendPiece(const Tensor& x, const ops::Norm& norm, MixerState& state) {
-  return mixer_->MixPiece(Split(x, norm), state).flatten(2);
+Tensor AttentionLayerImpl::AttendPiece(const Tensor& x, const ops::Norm& norm, MixerState& state,
+                                       Tensor* carried) {
+  return mixer_->MixPiece(Read(x, norm, &state.mixed_last, carried), state).flatten(2);
 }
 
 Tensor AttentionLayerImpl::AttendTo(const Tensor& memory, const Tensor& x, const ops::Norm& norm,
@@ -183,21 +236,27 @@ LayerParts::LayerParts(const TransformerOptions& options)
       norm_(options.norm),
       norm_eps_(options.norm_eps),
       norm_first_(options.norm_first),
-      gated_(options.feed_forward == FeedForwardKind::kGated),
-      feeds_(options.feed_forward != FeedForwardKind::kNone),
+      feed_forward_(options.feed_forward),
       activation_(options.activation == Activation::kGelu ? kernels::Activation::kGelu
                                                           : kernels::Activation::kRelu),
       precision_(options.precision),
       dropout_(options.dropout) {}
 
-Linear LayerParts::MakeGate() const { return gated_ ? MakeIn() : Linear(nullptr); }
+Linear LayerParts::MakeGate() const {
+  return feed_forward_ == FeedForwardKind::kGated ? MakeIn() : Linear(nullptr);
+}
 Linear LayerParts::MakeIn() const {
-  if (!feeds_) return nullptr;
-  return Linear(torch::nn::LinearOptions(d_model_, d_ff_).bias(!gated_));
+  if (feed_forward_ == FeedForwardKind::kNone) return nullptr;
+  const bool bias = feed_forward_ == FeedForwardKind::kMlp;
+  return Linear(torch::nn::LinearOptions(d_model_, d_ff_).bias(bias));
 }
 Linear LayerParts::MakeOut() const {
-  if (!feeds_) return nullptr;
-  return Linear(torch::nn::LinearOptions(d_ff_, d_model_).bias(!gated_));
+  if (feed_forward_ == FeedForwardKind::kNone) return nullptr;
+  const bool bias = feed_forward_ == FeedForwardKind::kMlp;
+  return Linear(torch::nn::LinearOptions(d_ff_, d_model_).bias(bias));
+}
+Tensor LayerParts::MakeShift() const {
+  return feed_forward_ == FeedForwardKind::kShifted ? InitialShift(d_model_) : Tensor();
 }
 Norm LayerParts::MakeNorm() const { return Norm(d_model_, norm_, norm_eps_); }
 
@@ -243,7 +302,19 @@ Tensor LayerParts::GatedFeedForward(const Tensor& x, const Linear& gate, const L
                                     const Linear& out, Norm& norm) {
   const std::vector<Tensor> parts = ops::Linears(
       x, {gate->weight, in->weight}, {BiasOf(gate), BiasOf(in)}, precision_, Before(norm));
-  const Tensor hidden = torch::silu(parts[0]) * parts[1];
+  return FromHidden(x, torch::silu(parts[0]) * parts[1], out, norm);
+}
+
+Tensor LayerParts::ShiftedFeedForward(const Tensor& x, const Tensor& shift, const Linear& in,
+                                      const Linear& out, Norm& norm, Tensor* last) {
+  const Tensor y = ops::Normalize(x, Before(norm));
+  const Tensor mixed = y + (ShiftedRows(y, last) - y) * shift;
+  const Tensor hidden = ops::Linear(mixed, in->weight, BiasOf(in), precision_);
+  return FromHidden(x, torch::relu(hidden).square(), out, norm);
+}
+
+Tensor LayerParts::FromHidden(const Tensor& x, const Tensor& hidden, const Linear& out,
+                              Norm& norm) {
   if (!dropout_->acts()) {
     return ops::Project(hidden, out->weight, BiasOf(out), x, After(norm), precision_);
   }
@@ -273,12 +344,14 @@ TransformerEncoderLayerImpl::TransformerEncoderLayerImpl(const TransformerOption
       gate(parts_.MakeGate()),
       linear1(parts_.MakeIn()),
       linear2(parts_.MakeOut()),
+      shift(parts_.MakeShift()),
       norm1(parts_.MakeNorm()),
       norm2(parts_.MakeFeedForwardNorm()) {
   register_module("attention", attention);
   if (!gate.is_empty()) register_module("gate", gate);
   if (!linear1.is_empty()) register_module("linear1", linear1);
   if (!linear1.is_empty()) register_module("linear2", linear2);
+  if (shift.defined()) register_parameter("shift", shift);
   register_module("norm1", norm1);
   if (!linear1.is_empty()) register_module("norm2", norm2);
   register_module("dropout", parts_.dropout());
@@ -290,9 +363,9 @@ TransformerEncoderLayerImpl::TransformerEncoderLayerImpl(const TransformerOption
   }
 }
 
-Tensor TransformerEncoderLayerImpl::forward(const Tensor& x, const Mask& mask) {
+Tensor TransformerEncoderLayerImpl::forward(const Tensor& x, const Mask& mask, Tensor* carried) {
   const Tensor mixed = Mixed(x, mask);
-  return Finish(mixed, attention->Attend(mixed, parts_.Before(norm1), mask));
+  return Finish(mixed, attention->Attend(mixed, parts_.Before(norm1), mask, carried), nullptr);
 }
 
 Tensor TransformerEncoderLayerImpl::Attended(const Tensor& x, const Mask& mask) {
@@ -301,14 +374,16 @@ Tensor TransformerEncoderLayerImpl::Attended(const Tensor& x, const Mask& mask) 
   return torch::linear(heads, out->weight, out->bias);
 }
 
-Tensor TransformerEncoderLayerImpl::Step(const Tensor& x, MixerState& state) {
+Tensor TransformerEncoderLayerImpl::Step(const Tensor& x, MixerState& state, Tensor* carried) {
   const Tensor mixed = MixNext(x.unsqueeze(1), state).squeeze(1);
-  return Finish(mixed, attention->AttendStep(mixed, parts_.Before(norm1), state));
+  return Finish(mixed, attention->AttendStep(mixed, parts_.Before(norm1), state, carried),
+                &state.fed_last);
 }
 
-Tensor TransformerEncoderLayerImpl::Piece(const Tensor& x, MixerState& state) {
+Tensor TransformerEncoderLayerImpl::Piece(const Tensor& x, MixerState& state, Tensor* carried) {
   const Tensor mixed = MixNext(x, state);
-  return Finish(mixed, attention->AttendPiece(mixed, parts_.Before(norm1), state));
+  return Finish(mixed, attention->AttendPiece(mixed, parts_.Before(norm1), state, carried),
+                &state.fed_last);
 }
 
 Tensor TransformerEncoderLayerImpl::Mixed(const Tensor& x, const Mask& mask) {
@@ -320,8 +395,14 @@ Tensor TransformerEncoderLayerImpl::MixNext(const Tensor& x, MixerState& state) 
   return parts_.MixNext(x, convolution, convolution_norm, state.convolved);
 }
 
-Tensor TransformerEncoderLayerImpl::Finish(const Tensor& x, const Tensor& attended) {
+Tensor TransformerEncoderLayerImpl::Finish(const Tensor& x, const Tensor& attended, Tensor* last) {
   const Tensor y = parts_.Project(x, attended, *attention, norm1);
+  if (shift.defined()) {
+    const bool step = y.dim() == 2;
+    const Tensor out =
+        parts_.ShiftedFeedForward(step ? y.unsqueeze(1) : y, shift, linear1, linear2, norm2, last);
+    return step ? out.squeeze(1) : out;
+  }
   return parts_.FeedForward(y, gate, linear1, linear2, norm2);
 }
 
@@ -338,15 +419,32 @@ TransformerEncoderImpl::TransformerEncoderImpl(const TransformerOptions& options
   }
 }
 
+namespace {
+
+// A layer's forward() in Recompute(), whose body has one result: columns to carry lie behind it.
+Tensor Recomputed(const std::shared_ptr<torch::nn::Module>& module, const Tensor& x,
+                  const Mask& mask, Tensor& carried) {
+  const bool carries = module->as<TransformerEncoderLayer>()->attention->carries();
+  // Captured by value: Recompute() calls this again in the backward pass.
+  const auto layer = [module, mask, carries](const std::vector<Tensor>& in) {
+    Tensor columns = in.size() > 1 ? in[1] : Tensor();
+    const Tensor y = module->as<TransformerEncoderLayer>()->forward(in[0], mask, &columns);
+    return carries ? torch::cat({y, columns}, 2) : y;
+  };
+  const Tensor y = Recompute(layer, carried.defined() ? std::vector{x, carried} : std::vector{x});
+  if (!carries) return y;
+  carried = y.narrow(2, x.size(2), y.size(2) - x.size(2));
+  return y.narrow(2, 0, x.size(2));
+}
+
+}  // namespace
+
 Tensor TransformerEncoderImpl::forward(Tensor x, const Mask& mask) {
-  for (size_t i = 0; i < layers->size(); ++i) {
-    const auto& module = layers[i];
-    if (observer) observer(i, x, mask);
-    // Captured by value: Recompute() calls this again in the backward pass.
-    const auto layer = [module, mask](const std::vector<Tensor>& in) {
-      return module->as<TransformerEncoderLayer>()->forward(in[0], mask);
-    };
-    x = checkpoint_layers_ && is_training() ? Recompute(layer, {x}) : layer({x});
+  Tensor carried;
+  for (const auto& module : *layers) {
+    x = checkpoint_layers_ && is_training()
+            ? Recomputed(module, x, mask, carried)
+            : module->as<TransformerEncoderLayer>()->forward(x, mask, &carried);
   }
   return norm.is_empty() ? x : norm(x);
 }
@@ -360,8 +458,9 @@ bool TransformerEncoderImpl::recurrent() const {
 
 Tensor TransformerEncoderImpl::Piece(Tensor x, RecurrentState& state) {
   state.resize(layers->size());
+  Tensor carried;
   for (size_t i = 0; i < layers->size(); ++i) {
-    x = layers[i]->as<TransformerEncoderLayer>()->Piece(x, state[i]);
+    x = layers[i]->as<TransformerEncoderLayer>()->Piece(x, state[i], &carried);
   }
   return norm.is_empty() ? x : norm(x);
 }
@@ -373,8 +472,9 @@ RecurrentTransformerEncoderImpl::RecurrentTransformerEncoderImpl(TransformerEnco
 
 Tensor RecurrentTransformerEncoderImpl::forward(Tensor x, RecurrentState& state) {
   state.resize(encoder_->layers->size());
+  Tensor carried;
   for (size_t i = 0; i < encoder_->layers->size(); ++i) {
-    x = encoder_->layers[i]->as<TransformerEncoderLayer>()->Step(x, state[i]);
+    x = encoder_->layers[i]->as<TransformerEncoderLayer>()->Step(x, state[i], &carried);
   }
   return encoder_->norm.is_empty() ? x : encoder_->norm(x);
 }

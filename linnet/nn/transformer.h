@@ -13,7 +13,8 @@
 // x = LN2(x + W2 act(W1 x)); or pre-norm: x = x + attention(LN1(x)), x = x + W2 act(W1 LN2(x)). A
 // norm follows the last layer unless final_norm is false. Parameter names are those of
 // fast-transformers (layers.N.attention.query_projection.weight, ...). The norms may be RMS norms,
-// and the feed-forward block may be gated: W2 (silu(Wg x) * W1 x), with Wg as layers.N.gate.weight.
+// and the feed-forward block may be gated: W2 (silu(Wg x) * W1 x), with Wg as layers.N.gate.weight;
+// or shifted: W2 max(W1 (x + (previous x - x) * shift), 0)^2, with layers.N.shift.
 #ifndef LINNET_NN_TRANSFORMER_H_
 #define LINNET_NN_TRANSFORMER_H_
 
@@ -22,6 +23,8 @@
 #include <torch/nn/pimpl.h>
 
 #include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "linnet/model/spec.h"
@@ -57,6 +60,10 @@ struct TransformerOptions {
   }
 };
 
+// x [N, L, d] one position later: its first row is *last [N, d], or zeros if that is undefined or
+// `last` null. *last becomes the last row of x.
+torch::Tensor ShiftedRows(const torch::Tensor& x, torch::Tensor* last);
+
 // The bias of a product, or zeros.
 torch::Tensor BiasOf(const torch::nn::Linear& linear);
 
@@ -74,12 +81,16 @@ class AttentionLayerImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& queries, const torch::Tensor& keys,
                         const torch::Tensor& values, const Mask& mask);
 
-  // Self attention of n(x): [N, L, d_model] -> [N, L, H M].
-  torch::Tensor Attend(const torch::Tensor& x, const ops::Norm& norm, const Mask& mask);
+  // Self attention of n(x): [N, L, d_model] -> [N, L, H M]. carried [N, L, columns]: the columns of
+  // an earlier layer (ProjectionInfo), which this one reads or replaces; null if it stands alone.
+  torch::Tensor Attend(const torch::Tensor& x, const ops::Norm& norm, const Mask& mask,
+                       torch::Tensor* carried = nullptr);
   // The same for one position, [N, d_model] -> [N, H M], and for the next L positions,
   // [N, L, d_model] -> [N, L, H M].
-  torch::Tensor AttendStep(const torch::Tensor& x, const ops::Norm& norm, MixerState& state);
-  torch::Tensor AttendPiece(const torch::Tensor& x, const ops::Norm& norm, MixerState& state);
+  torch::Tensor AttendStep(const torch::Tensor& x, const ops::Norm& norm, MixerState& state,
+                           torch::Tensor* carried = nullptr);
+  torch::Tensor AttendPiece(const torch::Tensor& x, const ops::Norm& norm, MixerState& state,
+                            torch::Tensor* carried = nullptr);
 
   // Attention of n(x) over a memory [N, S, d_model]: [N, L, d_model] -> [N, L, H M].
   torch::Tensor AttendTo(const torch::Tensor& memory, const torch::Tensor& x, const ops::Norm& norm,
@@ -91,6 +102,7 @@ class AttentionLayerImpl : public torch::nn::Module {
 
   bool recurrent() const { return mixer_->recurrent(); }
   bool cross() const { return mixer_->cross(); }
+  bool carries() const;  // whether it replaces what is carried
 
   const torch::nn::Linear& out_projection() const { return out_; }  // [..., H M] -> [..., d_model]
 
@@ -98,16 +110,22 @@ class AttentionLayerImpl : public torch::nn::Module {
   // Projections [begin, end) of n(x), each [..., H, width] or, shared, [..., width].
   std::vector<torch::Tensor> Split(const torch::Tensor& x, const ops::Norm& norm, size_t begin,
                                    size_t end) const;
-  std::vector<torch::Tensor> Split(const torch::Tensor& x, const ops::Norm& norm) const {
-    return Split(x, norm, 0, infos_.size());
-  }
+
+  // All that the mixer reads for x [N, L, d_model], with token shifts of n(x) and carried columns.
+  // last as in ShiftedRows().
+  std::vector<torch::Tensor> Read(const torch::Tensor& x, const ops::Norm& norm,
+                                  torch::Tensor* last, torch::Tensor* carried) const;
+  // The projections of x and of its token shifts.
+  std::vector<torch::Tensor> Shifted(const torch::Tensor& x, torch::Tensor* last) const;
 
   // [..., H width] -> [..., H, width]
   static torch::Tensor Heads(const torch::Tensor& x, const ProjectionInfo& info);
 
-  std::vector<ProjectionInfo> infos_;  // MixerProjections()
-  std::vector<torch::nn::Linear> projections_;
+  std::vector<ProjectionInfo> infos_;            // MixerProjections()
+  std::vector<torch::nn::Linear> projections_;   // null for carried columns
+  std::map<std::string, torch::Tensor> shifts_;  // [d_model], of token shifts
   torch::nn::Linear out_ = nullptr;
+  bool plain_ = true;  // without token shifts and carried columns
   int64_t heads_, value_dim_;
   ops::Precision precision_;
   Mixer mixer_;
@@ -146,8 +164,11 @@ class LayerParts {
   torch::nn::Linear MakeGate() const;  // d_model -> d_ff; null unless gated
   torch::nn::Linear MakeIn() const;    // d_model -> d_ff
   torch::nn::Linear MakeOut() const;   // d_ff -> d_model
+  torch::Tensor MakeShift() const;     // [d_model]; undefined unless shifted
   Norm MakeNorm() const;
-  Norm MakeFeedForwardNorm() const { return feeds_ ? MakeNorm() : Norm(nullptr); }
+  Norm MakeFeedForwardNorm() const {
+    return feed_forward_ == FeedForwardKind::kNone ? Norm(nullptr) : MakeNorm();
+  }
   const Dropout& dropout() const { return dropout_; }
 
   // `norm` in pre-norm layers; an empty norm in post-norm layers.
@@ -165,18 +186,26 @@ class LayerParts {
   // The feed-forward block with its residual and norm; `gate` may be null. x if `in` is null.
   torch::Tensor FeedForward(const torch::Tensor& x, const torch::nn::Linear& gate,
                             const torch::nn::Linear& in, const torch::nn::Linear& out, Norm& norm);
+  // The shifted one, of x [N, L, d_model]; last as in ShiftedRows().
+  torch::Tensor ShiftedFeedForward(const torch::Tensor& x, const torch::Tensor& shift,
+                                   const torch::nn::Linear& in, const torch::nn::Linear& out,
+                                   Norm& norm, torch::Tensor* last);
 
  private:
   torch::Tensor GatedFeedForward(const torch::Tensor& x, const torch::nn::Linear& gate,
                                  const torch::nn::Linear& in, const torch::nn::Linear& out,
                                  Norm& norm);
+  // The end of a feed-forward block without biases, from its hidden units.
+  torch::Tensor FromHidden(const torch::Tensor& x, const torch::Tensor& hidden,
+                           const torch::nn::Linear& out, Norm& norm);
   ops::Norm After(const Norm& norm) const;
   torch::Tensor Add(const torch::Tensor& x, const torch::Tensor& part, Norm& norm);
 
   int64_t d_model_, d_ff_;
   NormKind norm_;
   double norm_eps_;
-  bool norm_first_, gated_, feeds_;
+  bool norm_first_;
+  FeedForwardKind feed_forward_;
   kernels::Activation activation_;
   ops::Precision precision_;
   Dropout dropout_;
@@ -188,16 +217,14 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
 
  public:
   TransformerEncoderLayerImpl(const TransformerOptions& options, const MixerSpec& mixer);
-  torch::Tensor forward(const torch::Tensor& x, const Mask& mask);  // [N, L, d_model] -> the same
-  torch::Tensor Step(const torch::Tensor& x, MixerState& state);    // [N, d_model] -> the same
-  torch::Tensor Piece(const torch::Tensor& x,
-                      MixerState& state);  // [N, L, d_model] -> the same
-  // The output of the layer's attention for its input x, before the residual: [N, L, d_model] -> the
-  // same.
-  torch::Tensor Attended(const torch::Tensor& x, const Mask& mask);
+  // [N, L, d_model] -> the same; Step() [N, d_model] -> the same. carried: as in AttentionLayer.
+  torch::Tensor forward(const torch::Tensor& x, const Mask& mask, torch::Tensor* carried = nullptr);
+  torch::Tensor Step(const torch::Tensor& x, MixerState& state, torch::Tensor* carried = nullptr);
+  torch::Tensor Piece(const torch::Tensor& x, MixerState& state, torch::Tensor* carried = nullptr);
 
   AttentionLayer attention;
   torch::nn::Linear gate, linear1, linear2;  // null if LayerParts makes none, as norm2
+  torch::Tensor shift;                       // of the feed-forward block
   Norm norm1, norm2;
   Depthwise convolution = nullptr;  // null without a convolution
   Norm convolution_norm = nullptr;
@@ -207,8 +234,8 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
   torch::Tensor Mixed(const torch::Tensor& x, const Mask& mask);
   // The same over the next positions.
   torch::Tensor MixNext(const torch::Tensor& x, MixerState& state);
-  // The rest of the layer after the attention, shared by all forms.
-  torch::Tensor Finish(const torch::Tensor& x, const torch::Tensor& attended);
+  // The rest of the layer after the attention, shared by all forms; last as in ShiftedRows().
+  torch::Tensor Finish(const torch::Tensor& x, const torch::Tensor& attended, torch::Tensor* last);
 };
 TORCH_MODULE(TransformerEncoderLayer);
 

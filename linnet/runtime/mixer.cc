@@ -1,6 +1,7 @@
 #include "linnet/runtime/mixer.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "linnet/error.h"
 #include "linnet/model/registry.h"
@@ -31,11 +32,36 @@ RuntimeMixer::RuntimeMixer(const MixerSpec& spec, int together)
       out_projection_(FindMixer(spec.kind).out),
       norm_eps_(spec.output_norm_eps) {
   for (const ProjectionInfo& info : MixerProjections(spec)) {
+    const size_t index = projections_.size();
     const int own = std::min(info.readers, together);
     projections_.push_back({info.name, static_cast<size_t>(info.width * (together / own)),
                             info.shared, static_cast<size_t>(info.readers / own),
-                            static_cast<size_t>(info.blocks)});
+                            static_cast<size_t>(info.blocks), info.carries, info.carried});
+    const auto known = std::find_if(inputs_.begin(), inputs_.end(), [&](const MixerInput& input) {
+      return input.shift == info.shift && input.carried == info.carried;
+    });
+    MixerInput& input = known != inputs_.end() ? *known : inputs_.emplace_back();
+    input.shift = info.shift, input.carried = info.carried;
+    input.projections.push_back(index);
   }
+}
+
+RuntimeMixer::Columns RuntimeMixer::Place(size_t projection, size_t heads) const {
+  size_t at = 0;
+  for (const MixerInput& input : inputs_) {
+    size_t own = 0, shared = 0;  // columns of a head, and of all heads together
+    std::optional<Columns> found;
+    for (const size_t i : input.projections) {
+      const Projection& p = projections_[i];
+      size_t& before = p.shared ? shared : own;
+      if (i == projection) found = {before, p.shared ? size_t{0} : size_t{1}};
+      before += p.width;
+    }
+    if (found && found->stride > 0) return {at + found->at, own};
+    if (found) return {at + own * heads + found->at, 0};
+    at += own * heads + shared;
+  }
+  return {at, 0};
 }
 
 std::vector<Projection> RuntimeMixer::projections(bool memory) const {

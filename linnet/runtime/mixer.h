@@ -76,8 +76,9 @@ struct Block {
 struct MixerCall {
   const Block& block;
   kernels::HeadRange heads;
-  // [rows, in_width]: head after head, each with the columns of projections() in their order, then
-  // the shared columns. `heads` may be any range.
+  // [rows, in_width]: for each of inputs() in turn, head after head, each with the columns of the
+  // input's projections in their order, then the shared columns (RuntimeMixer::Place()). `heads` may
+  // be any range.
   const float* in;
   size_t in_width;
   float* out;  // [rows, heads, M]
@@ -103,6 +104,15 @@ struct Projection {
   bool shared = false;
   size_t readers = 1;
   size_t blocks = 1;  // ProjectionInfo::blocks
+  bool carries = false, carried = false;
+};
+
+// Projections that read the same: the layer's input, its token shift by a tensor, or, `carried`,
+// columns of an earlier layer.
+struct MixerInput {
+  std::string shift;  // "": none
+  bool carried = false;
+  std::vector<size_t> projections;  // their indices
 };
 
 // Size of a mixer's state for one sequence, in floats.
@@ -128,6 +138,13 @@ class RuntimeMixer {
   // (`memory` false), the keys' and values' for the memory's rows.
   const std::vector<Projection>& projections() const { return projections_; }
   std::vector<Projection> projections(bool memory) const;
+  const std::vector<MixerInput>& inputs() const { return inputs_; }
+  // The columns of a projection in MixerCall::in for so many heads: those of head h begin at
+  // at + h * stride; if shared, stride is 0.
+  struct Columns {
+    size_t at, stride;
+  };
+  Columns Place(size_t projection, size_t heads) const;
   // The tensor of the projection of all heads' outputs.
   const std::string& out_projection() const { return out_projection_; }
 
@@ -174,6 +191,7 @@ class RuntimeMixer {
 
  private:
   std::vector<Projection> projections_;
+  std::vector<MixerInput> inputs_;
   const std::string out_projection_;
   const float norm_eps_;  // MixerSpec::output_norm_eps
 };

@@ -147,6 +147,18 @@ std::vector<Case> MakeCases() {
       first = false;
     }
   }
+  // Values carried to later layers, token shifts in every block, and a norm of the embeddings.
+  MixerSpec rwkv7 = mixer("rwkv7");
+  rwkv7.decay_rank = 5, rwkv7.rate_rank = 3, rwkv7.gate_rank = 7;
+  MixerSpec reading = rwkv7;
+  reading.value_rank = 4;
+  for (const bool norm_first : {false, true}) {
+    ModelSpec shifted = OfTokens({rwkv7, reading, mixer("full"), reading});
+    shifted.stack.feed_forward = FeedForwardKind::kShifted;
+    shifted.input.norm = true;
+    add(norm_first ? "shifted_first_tokens" : "shifted_tokens", shifted, 0, norm_first);
+  }
+  add("carried_frames", OfFrames({rwkv7, reading}), 3);
   const MixerSpec linear = mixer("causal-linear"), full = mixer("full"), kernel = mixer("kernel"),
                   reformer = mixer("reformer");
   MixerSpec floored = linear;

@@ -8,6 +8,7 @@
 #include "linnet/base/parallel.h"
 #include "linnet/kernels/scan.h"
 #include "linnet/runtime/mixer.h"
+#include "linnet/runtime/second_factor.h"
 
 namespace linnet {
 namespace {
@@ -20,31 +21,6 @@ constexpr size_t kAlign = kCacheLine / sizeof(float);
 float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 float Silu(float x) { return x * Sigmoid(x); }
 float Softplus(float x) { return std::max(x, 0.0f) + std::log1p(std::exp(-std::abs(x))); }
-
-// x W^T + b of a product of low rank, for some of its outputs.
-class SecondFactor {
- public:
-  // weight [out, rank], or empty if only sizes are needed; bias empty: none.
-  SecondFactor() = default;
-  SecondFactor(std::span<const float> weight, std::span<const float> bias, size_t out)
-      : out_(out), rank_(weight.size() / out), weight_(weight.size()), bias_(out) {
-    for (size_t i = 0; i < weight.size(); ++i) weight_[i % rank_ * out + i / rank_] = weight[i];
-    std::fill(bias_.begin(), bias_.end(), 0.0f);
-    std::copy(bias.begin(), bias.end(), bias_.begin());
-  }
-
-  void Apply(const float* x, size_t begin, size_t end, float* y) const {
-    std::copy(bias_.begin() + begin, bias_.begin() + end, y);
-    for (size_t r = 0; r < rank_; ++r) {
-      const float* weight = weight_.data() + r * out_;
-      for (size_t o = begin; o < end; ++o) y[o - begin] += x[r] * weight[o];
-    }
-  }
-
- private:
-  size_t out_ = 0, rank_ = 0;
-  AlignedBuffer<float> weight_, bias_;  // weight_ [rank, out]
-};
 
 class GatedMixer : public RuntimeMixer {
  public:

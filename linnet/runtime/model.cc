@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -57,6 +58,7 @@ class StackPacker {
       model_.input_projection = packer_.Columns(model_.predictor_precision(), "input_projection",
                                                 model_.value_embedding, inputs, 0, inputs, true);
     }
+    if (model_.spec.input.norm) model_.embedding_norm = packer_.Norm("embedding_norm");
     if (model_.spec.encoder_decoder()) {
       Stack(model_.encoder, "encoder", /*decoder=*/false);
       Stack(model_.stack, "decoder", /*decoder=*/true);
@@ -120,8 +122,26 @@ class StackPacker {
       }
       return packer_.Stacked(model_.precision, heads, d);
     };
+    std::map<std::string, const float*> shifts;
+    for (const MixerInput& input : mixer.inputs()) {
+      if (!input.shift.empty()) {
+        shifts[input.shift] = packer_.Tensor(StrCat(name, ".", input.shift));
+      }
+    }
     for (PackedGroup& group : part.groups) {
-      group.in = stacked(group, cross ? mixer.projections(/*memory=*/false) : mixer.projections());
+      group.in.clear();
+      const auto add = [&](const std::vector<Projection>& projections, const float* shift) {
+        group.in.push_back({.width = Width(projections, group.end - group.begin),
+                            .matrix = stacked(group, projections),
+                            .shift = shift});
+      };
+      if (cross) add(mixer.projections(/*memory=*/false), nullptr);
+      for (const MixerInput& input : mixer.inputs()) {
+        if (cross || input.carried) continue;
+        std::vector<Projection> projections;
+        for (const size_t i : input.projections) projections.push_back(mixer.projections()[i]);
+        add(projections, input.shift.empty() ? nullptr : shifts.at(input.shift));
+      }
       if (cross) group.memory = stacked(group, mixer.projections(/*memory=*/true));
       group.out =
           packer_.Columns(model_.precision, StrCat(name, ".", mixer.out_projection()), d,
@@ -132,10 +152,13 @@ class StackPacker {
 
   void FeedForward(PackedPart& part, const std::string& layer, const std::string& norm) {
     if (model_.precision == Precision::kInt8) part.factor = packer_.Factors(layer + "linear1");
+    const float* shift = model_.shifted() ? packer_.Tensor(layer + "shift") : nullptr;
     for (PackedGroup& group : part.groups) {
       std::vector<Packer::Rows> in = {{layer + "linear1", group.begin, group.end}};
       if (model_.gated()) in.insert(in.begin(), {layer + "gate", group.begin, group.end});
-      group.in = packer_.Stacked(model_.precision, in, model_.d_model);
+      group.in = {{.width = group.in_width,
+                   .matrix = packer_.Stacked(model_.precision, in, model_.d_model),
+                   .shift = shift}};
       group.out = packer_.Columns(model_.precision, layer + "linear2", model_.d_model, model_.d_ff,
                                   group.begin, group.end, group.begin == 0);
     }
@@ -156,6 +179,7 @@ std::vector<PackedPart> Parts(const ModelSpec& spec, Precision precision, const 
   const size_t step = narrow ? kernels::kNarrowInputs : 1;
   const size_t most = narrow ? kMaxNarrowGroups : kMaxGroups;
   const bool encoder = spec.encoder_decoder() && !decoder;
+  const size_t shift_floats = RoundUp(Size(spec.stack.d_model), kCacheLine / sizeof(float));
   std::vector<PackedPart> parts;
   const auto add_mixer = [&](const MixerSpec& mixer, const std::string& prefix, bool cross) {
     const auto tensor = [&](const std::string& end) { return tensors(prefix + "." + end); };
@@ -168,6 +192,9 @@ std::vector<PackedPart> Parts(const ModelSpec& spec, Precision precision, const 
                                    .precision = precision,
                                    .tensor = tensor});
     part.values = part.mixer->value_dim();
+    for (const MixerInput& input : part.mixer->inputs()) {
+      if (!input.shift.empty()) part.shift_floats = shift_floats;
+    }
     // Heads with a norm in common stay together, unless they are all heads.
     const size_t set = part.mixer->norm_heads();
     part.groups = Groups(
@@ -193,6 +220,7 @@ std::vector<PackedPart> Parts(const ModelSpec& spec, Precision precision, const 
     if (spec.stack.feed_forward == FeedForwardKind::kNone) continue;
     PackedPart& part = parts.emplace_back();
     part.values = 1;
+    if (spec.stack.feed_forward == FeedForwardKind::kShifted) part.shift_floats = shift_floats;
     part.groups = Groups(Size(spec.stack.d_ff), std::max(step, kernels::kPanel), most);
     const size_t products = spec.stack.feed_forward == FeedForwardKind::kGated ? 2 : 1;
     for (PackedGroup& group : part.groups) group.in_width = products * (group.end - group.begin);
@@ -219,6 +247,7 @@ std::shared_ptr<const StateLayout> Layout(const ModelSpec& spec, Precision preci
         layout->fold_keys = kernels::LinearStepShape::RecentKeys(precision != Precision::kF32);
       }
     }
+    size.fixed += part.shift_floats;
     if (!steps || size.Floats(1) == 0) continue;
     part.state = layout->parts.size();
     layout->parts.push_back(size);
@@ -298,6 +327,12 @@ void Model::Packed::Cut(const Checkpoint& checkpoint) {
   size_t inputs = spec.lstm() ? 2 * d_model : d_model;
   for (const PackedStack* one : {&stack, &encoder}) {
     for (const PackedPart& part : one->parts) {
+      shifts = shifts || part.shift_floats > 0;
+      if (part.mixer) {
+        for (const Projection& p : part.mixer->projections()) {
+          if (p.carries) carried = std::max(carried, part.mixer->heads() * p.width);
+        }
+      }
       for (const PackedGroup& group : part.groups) {
         widest = std::max({widest, group.in_width, group.memory_width});
         inputs = std::max(inputs, (group.end - group.begin) * part.values);

@@ -30,6 +30,7 @@
 #include "linnet/kernels/softmax_attention_ref.h"
 #include "linnet/model/checkpoint.h"
 #include "linnet/model/gated_ref.h"
+#include "linnet/model/rwkv7_ref.h"
 #include "linnet/runtime/narrow.h"
 #include "linnet/runtime/packed_model.h"
 #include "linnet/vocabulary.h"
@@ -408,7 +409,7 @@ class ModelRef {
       }
       Place(t, x[t]);
     }
-    return x;
+    return spec_.input.norm ? Norm(x, "embedding_norm") : x;
   }
 
   // Adds the position embedding. Past the table, the sine positions continue.
@@ -484,8 +485,13 @@ class ModelRef {
       }
       if (spec_.stack.feed_forward == FeedForwardKind::kNone) continue;
       add(layer + (decoder ? "norm3" : "norm2"), [&](const Rows& y) {
-        Rows hidden = Linear(layer + "linear1", y);
-        if (spec_.stack.feed_forward == FeedForwardKind::kGated) {
+        const bool shifted = spec_.stack.feed_forward == FeedForwardKind::kShifted;
+        Rows hidden = Linear(layer + "linear1", shifted ? Shifted(layer + "shift", y) : y);
+        if (shifted) {
+          for (Row& row : hidden) {
+            for (double& value : row) value = kernels::SquaredReluRef(value);
+          }
+        } else if (spec_.stack.feed_forward == FeedForwardKind::kGated) {
           const Rows gates = Linear(layer + "gate", y);
           for (size_t t = 0; t < hidden.size(); ++t) Gate(gates[t], hidden[t]);
         } else {
@@ -509,6 +515,18 @@ class ModelRef {
     for (double& value : row) value = kernels::ActivationRef(activation, value);
   }
 
+  // x + (previous x - x) * shift
+  Rows Shifted(const std::string& name, const Rows& x) const {
+    const Row shift = RowOf(name, 0, x[0].size());
+    Rows y = x;
+    for (size_t t = 0; t < x.size(); ++t) {
+      for (size_t c = 0; c < shift.size(); ++c) {
+        y[t][c] += ((t > 0 ? x[t - 1][c] : 0) - x[t][c]) * shift[c];
+      }
+    }
+    return y;
+  }
+
   // A convolution over the last positions if the network is causal, else over the surrounding ones.
   Rows Convolved(const std::string& name, const Rows& x) const {
     const size_t width = Size(spec_.stack.convolution), d = Size(spec_.stack.d_model);
@@ -530,7 +548,7 @@ class ModelRef {
   // memory.
   Rows Mixed(const std::string& name, const MixerSpec& mixer, const Rows& x, const Rows* memory,
              const Pieces& pieces, bool whole) {
-    if (FindMixer(mixer.kind).gated) return Gated(name, mixer, x);
+    if (FindMixer(mixer.kind).projections) return Recurrence(name, mixer, x);
     const Rows& seen = memory != nullptr ? *memory : x;
     const Rows q = Linear(name + ".query_projection", x),
                k = Linear(name + ".key_projection", seen),
@@ -569,15 +587,22 @@ class ModelRef {
     return mixed;
   }
 
-  // The same for a gated recurrence. Its state is not rounded, so pieces do not matter.
-  Rows Gated(const std::string& name, const MixerSpec& mixer, const Rows& x) {
-    const GatedForm form = FindMixer(mixer.kind).gated(mixer);
+  // The same for a recurrence. Its state is not rounded, so pieces do not matter.
+  Rows Recurrence(const std::string& name, const MixerSpec& mixer, const Rows& x) {
+    const MixerInfo kind = FindMixer(mixer.kind);
     std::map<std::string, Rows> in;
     GatedHead head;
     for (const ProjectionInfo& projection : MixerProjections(mixer)) {
-      in[projection.name] = Linear(StrCat(name, ".", projection.name), x);
+      Rows& own = in[projection.name];
+      if (projection.carried) {
+        own = carried_;
+        continue;
+      }
+      own = Linear(StrCat(name, ".", projection.name),
+                   projection.shift.empty() ? x : Shifted(StrCat(name, ".", projection.shift), x));
+      if (projection.carries) carried_ = own;
     }
-    for (const TensorInfo& info : GatedTensors(mixer, form)) {
+    for (const TensorInfo& info : kind.tensors(mixer)) {
       const auto from = checkpoint_.Tensor(StrCat(name, ".", info.name));
       head.own[info.name].assign(from.begin(), from.end());
     }
@@ -593,9 +618,9 @@ class ModelRef {
         }
       }
       heads.push_back(head);
-      outs.push_back(GatedOut(mixer, head));
+      outs.push_back(kind.gated ? GatedOut(mixer, head) : Rwkv7Out(mixer, head));
     }
-    NormalizeTogether(mixer, heads, outs);
+    if (kind.gated) NormalizeTogether(mixer, heads, outs);
     Rows mixed(x.size());
     for (const Rows& out : outs) {
       for (size_t t = 0; t < x.size(); ++t)
@@ -742,6 +767,7 @@ class ModelRef {
   const Precision precision_;
   const ModelSpec& spec_;
   std::map<std::string, Matrix> matrices_;
+  Rows carried_;  // the columns that the last mixer to do so carries to later ones
 };
 
 }  // namespace linnet

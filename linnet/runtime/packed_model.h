@@ -34,11 +34,19 @@ inline constexpr size_t kMaxGroups = 8, kMaxNarrowGroups = 4;
 // A matrix within `weights`, packed as in kernels/linear.h or narrow_linear.h.
 using PackedMatrix = const std::byte*;
 
+// A product of the layer's input.
+struct PackedProduct {
+  size_t width = 0;  // columns
+  PackedMatrix matrix = nullptr;
+  const float* shift = nullptr;  // [d_model], of a token shift of the input; null: none
+};
+
 struct PackedGroup {
   size_t begin = 0, end = 0;  // heads, or hidden units
-  size_t in_width = 0;        // columns of `in`
-  // d_model -> each head's projections in turn, or hidden units; gated: all gates, then the units
-  PackedMatrix in = nullptr;
+  size_t in_width = 0;        // columns of all products in `in`, and of an earlier layer
+  // d_model -> each head's projections in turn, for each of the mixer's inputs; or hidden units, if
+  // gated all gates first
+  std::vector<PackedProduct> in = {};
   size_t memory_width = 0;        // cross attention: columns of `memory`
   PackedMatrix memory = nullptr;  // memory's d_model -> each head's keys and values
   PackedMatrix out = nullptr;     // values or hidden units -> d_model; the first group has the bias
@@ -58,6 +66,9 @@ struct PackedPart {
   size_t values = 0;      // columns per head (M), or per hidden unit (1)
   const float *convolution_weight = nullptr, *convolution_bias = nullptr;  // [width, d], [d]
   size_t state = SIZE_MAX;  // index in StateLayout::parts; SIZE_MAX: no state
+  // Floats at the beginning of the state for the last row of the part's input, for token shifts; 0:
+  // the part has none.
+  size_t shift_floats = 0;
 
   size_t count() const { return groups.empty() ? 1 : groups.size(); }
 };
@@ -79,6 +90,7 @@ struct LINNET_HIDDEN Model::Packed {
 
   bool narrow() const { return precision != Precision::kF32; }
   bool gated() const { return spec.stack.feed_forward == FeedForwardKind::kGated; }
+  bool shifted() const { return spec.stack.feed_forward == FeedForwardKind::kShifted; }
   Precision predictor_precision() const { return PredictorPrecision(spec, precision); }
   static kernels::NarrowType NarrowTypeOf(Precision precision) {
     return precision == Precision::kInt8 ? kernels::NarrowType::kInt8 : kernels::NarrowType::kBf16;
@@ -99,7 +111,9 @@ struct LINNET_HIDDEN Model::Packed {
   size_t position_dims;
   // Whether positions continue past the table, by the sine formula.
   bool endless_positions = true;
-  size_t widest = 0;  // maximum number of columns between the two products of a group
+  size_t widest = 0;    // maximum number of columns between the two products of a group
+  size_t carried = 0;   // maximum columns that a part carries to later ones
+  bool shifts = false;  // some part has a token shift
   kernels::Activation activation;
   std::shared_ptr<const StateLayout> layout;
 
@@ -108,6 +122,7 @@ struct LINNET_HIDDEN Model::Packed {
   PackedStack encoder;  // of an encoder-decoder; otherwise has no parts
   std::vector<PackedLstm>
       lstm;  // per layer: forward, then backward direction; if present, `stack` is empty
+  kernels::LayerNormParameters embedding_norm{};  // null: none
   PackedMatrix predictor = nullptr;
   PackedMatrix input_projection = nullptr;           // of frames; in the predictor's precision
   AlignedBuffer<float> input_mean, input_deviation;  // of frames, [bands]; empty: none
@@ -125,17 +140,17 @@ struct LINNET_HIDDEN Model::Packed {
 };
 
 // y = x W^T + b for rows of floats. For a narrow matrix the rows are first rounded into `narrow`
-// (NarrowRowsSize() bytes; null in f32).
+// (NarrowRowsSize() bytes; null in f32), after a multiplication by `factor` [in] unless it is null.
 inline void Multiply(Precision precision, size_t rows, size_t in, size_t out, const float* x,
                      size_t x_stride, PackedMatrix matrix, kernels::LinearMode mode, float* y,
-                     size_t y_stride, std::byte* narrow) {
+                     size_t y_stride, std::byte* narrow, const float* factor = nullptr) {
   if (precision == Precision::kF32) {
     return kernels::Linear(rows, in, out, x, x_stride, reinterpret_cast<const float*>(matrix), mode,
                            y, y_stride);
   }
   const kernels::NarrowRows rounded =
       kernels::TakeNarrowRows(Model::Packed::NarrowTypeOf(precision), rows, in, narrow);
-  kernels::NarrowActivations(rows, in, x, x_stride, nullptr, rounded);
+  kernels::NarrowActivations(rows, in, x, x_stride, factor, rounded);
   kernels::NarrowLinear(rows, in, out, rounded, matrix, mode, y, y_stride);
 }
 

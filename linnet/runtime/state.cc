@@ -287,12 +287,13 @@ void StateData::LoadSequence(const std::string& path, const Model& of, size_t se
     if (part.state == SIZE_MAX) continue;
     const size_t size = layout->parts[part.state].Floats(capacity);
     const auto check = [&](size_t first, size_t count, bool narrow) {
-      CheckNumbers(floats.subspan(begin + first, count), narrow, path);
+      CheckNumbers(floats.subspan(begin + part.shift_floats + first, count), narrow, path);
     };
+    CheckNumbers(floats.subspan(begin, part.shift_floats), /*narrow=*/false, path);
     if (part.mixer) {
       part.mixer->ForParts(capacity, check);
     } else {
-      check(0, size, false);
+      check(0, size - part.shift_floats, false);
     }
     begin += size;
   }

@@ -7,6 +7,7 @@
 
 #include "linnet/base/parallel.h"
 #include "linnet/base/units.h"
+#include "linnet/kernels/activation.h"
 #include "linnet/kernels/depthwise.h"
 #include "linnet/kernels/linear.h"
 
@@ -38,14 +39,14 @@ class Walker {
       NarrowInputOf(parts[0]);
       if (work_.shared_x) team_.Barrier();
     }
-    float* state = block_.states;
+    float* states = block_.states;
     for (size_t i = 0; i < parts.size(); ++i) {
       const PackedPart& part = parts[i];
-      const bool kept = part.state != SIZE_MAX && state != nullptr;
-      Contribute(part, i, kept ? state : nullptr);
-      if (kept) state += model_.layout->parts[part.state].Floats(block_.capacity);
+      float* state = part.state != SIZE_MAX ? states : nullptr;
+      Contribute(part, i, state);
+      if (state != nullptr) states += model_.layout->parts[part.state].Floats(block_.capacity);
       const bool last = i + 1 == parts.size();
-      AddAndNormalize(part, i,
+      AddAndNormalize(part, i, state,
                       !first() ? part.norm
                       : last   ? stack_.final_norm
                                : parts[i + 1].norm,
@@ -95,7 +96,7 @@ class Walker {
       if (part.state == SIZE_MAX) continue;
       if (part.kind == PartKind::kCross) {
         for (const PackedGroup& group : part.groups) {
-          FromInput(0, rows_, group.memory_width, group.memory, work_.wide);
+          FromInput(0, rows_, group.memory_width, group.memory, work_.wide, group.memory_width);
           part.mixer->Remember(Call(group, group.memory_width, state));
         }
       }
@@ -130,6 +131,11 @@ class Walker {
         while (r >= block_.Row(sequence + 1)) ++sequence;
         EmbedToken(sequence, r - block_.Row(sequence), work_.x + r * d());
       }
+    }
+    if (model_.embedding_norm.weight != nullptr) {
+      float* rows = work_.x + begin_ * d();
+      kernels::LayerNorm({end_ - begin_, d(), model_.spec.stack.norm_eps},
+                         {.x = rows, .x_stride = d()}, model_.embedding_norm, rows, d());
     }
     if (!first()) NarrowInputOf(stack_.parts[0]);
     if (work_.shared_x) team_.Barrier();
@@ -189,13 +195,14 @@ class Walker {
   }
 
   // y = x W^T + b for rows [begin, begin + rows) of the layers' input.
-  void FromInput(size_t begin, size_t rows, size_t out, PackedMatrix matrix, float* y) {
+  void FromInput(size_t begin, size_t rows, size_t out, PackedMatrix matrix, float* y,
+                 size_t y_stride) {
     if (model_.narrow()) {
       kernels::NarrowLinear(rows, d(), out, kernels::RowsFrom(work_.narrow, begin, d()), matrix,
-                            LinearMode::kOverwrite, y, out);
+                            LinearMode::kOverwrite, y, y_stride);
     } else {
       kernels::Linear(rows, d(), out, Input() + begin * d(), d(),
-                      reinterpret_cast<const float*>(matrix), LinearMode::kOverwrite, y, out);
+                      reinterpret_cast<const float*>(matrix), LinearMode::kOverwrite, y, y_stride);
     }
   }
   // The same for any rows of floats.
@@ -217,11 +224,81 @@ class Walker {
       const LinearMode mode =
           work_.group_stride == 0 && g > 0 ? LinearMode::kAdd : LinearMode::kOverwrite;
       if (part.kind == PartKind::kFeedForward) {
-        FeedForward(part.groups[g], mode, to);
+        FeedForward(part, part.groups[g], mode, to, state);
       } else {
         float* squares =
             part.one_norm ? work_.squares[index % 2] + g * work_.squares_stride : nullptr;
         Mix(part, part.groups[g], mode, to, squares, state);
+      }
+    }
+  }
+
+  // A group's products for rows [begin, begin + rows) of the layers' input, side by side in
+  // work_.wide. state: with the row before each sequence, for token shifts; null: zeros.
+  void Products(const PackedPart& part, const PackedGroup& group, size_t begin, size_t rows,
+                const float* state) {
+    float* to = work_.wide;
+    for (const PackedProduct& product : group.in) {
+      if (product.shift == nullptr) {
+        FromInput(begin, rows, product.width, product.matrix, to, group.in_width);
+      } else {
+        for (size_t at = 0; at < rows; at += kBlockRows) {
+          const size_t count = std::min(kBlockRows, rows - at);
+          Shift(product.shift, begin + at, count, state);
+          Multiply(model_.precision, count, d(), product.width, work_.shifted, d(), product.matrix,
+                   LinearMode::kOverwrite, to + at * group.in_width, group.in_width,
+                   work_.narrow_wide, part.factor);
+        }
+      }
+      to += product.width;
+    }
+  }
+
+  // work_.shifted = x + (previous x - x) * shift
+  void Shift(const float* shift, size_t begin, size_t rows, const float* state) {
+    size_t sequence = block_.offsets ? 0 : begin / block_.length;
+    float* to = work_.shifted;
+    for (size_t r = begin; r < begin + rows; ++r, to += d()) {
+      while (r >= block_.Row(sequence + 1)) ++sequence;
+      const float *x = Input() + r * d(), *previous = x - d();
+      if (r == block_.Row(sequence)) {
+        previous = state ? state + block_.Place(sequence) * block_.state_stride : nullptr;
+      }
+      if (previous == nullptr) {
+        for (size_t i = 0; i < d(); ++i) to[i] = x[i] - x[i] * shift[i];
+      } else {
+        for (size_t i = 0; i < d(); ++i) to[i] = x[i] + (previous[i] - x[i]) * shift[i];
+      }
+    }
+  }
+
+  // Keeps the last row of each sequence for the token shifts of the next block. Each row is kept by
+  // one member, before any of its rows changes.
+  void KeepLast(float* state) {
+    if (!work_.shared_x && team_.member > 0) return;
+    for (size_t i = 0; i < block_.sequences; ++i) {
+      const size_t last = block_.Row(i + 1) - 1;
+      if (last < begin_ || last >= end_) continue;
+      std::memcpy(state + block_.Place(i) * block_.state_stride, Input() + last * d(),
+                  d() * sizeof(float));
+    }
+  }
+
+  // Copies columns that a group's heads pass to later layers, or appends those that it gets.
+  void Carry(const PackedPart& part, const PackedGroup& group) {
+    const std::vector<Projection>& projections = part.mixer->projections();
+    const size_t heads = group.end - group.begin;
+    for (size_t i = 0; i < projections.size(); ++i) {
+      const Projection& p = projections[i];
+      if (!p.carries && !p.carried) continue;
+      const RuntimeMixer::Columns columns = part.mixer->Place(i, heads);
+      for (size_t r = 0; r < rows_; ++r) {
+        for (size_t h = 0; h < heads; ++h) {
+          float* own = work_.wide + r * group.in_width + columns.at + h * columns.stride;
+          float* carried = work_.carried + r * model_.carried + (group.begin + h) * p.width;
+          if (p.carries) std::copy_n(own, p.width, carried);
+          if (p.carried) std::copy_n(carried, p.width, own);
+        }
       }
     }
   }
@@ -238,8 +315,9 @@ class Walker {
 
   void Mix(const PackedPart& part, const PackedGroup& group, LinearMode mode, float* sums,
            float* squares, float* state) {
-    FromInput(0, rows_, group.in_width, group.in, work_.wide);
-    MixerCall call = Call(group, group.in_width, state);
+    Products(part, group, 0, rows_, state);
+    if (model_.carried > 0) Carry(part, group);
+    MixerCall call = Call(group, group.in_width, state ? state + part.shift_floats : nullptr);
     call.squares = squares;
     if (part.kind == PartKind::kCross) {
       part.mixer->Recall(call);
@@ -250,13 +328,16 @@ class Walker {
     From(model_.precision, rows_, values, d(), work_.heads, values, group.out, mode, sums, d());
   }
 
-  void FeedForward(const PackedGroup& group, LinearMode mode, float* sums) {
+  void FeedForward(const PackedPart& part, const PackedGroup& group, LinearMode mode, float* sums,
+                   const float* state) {
     const size_t width = group.end - group.begin;
     for (size_t begin = 0; begin < rows_; begin += kBlockRows) {
       const size_t rows = std::min(kBlockRows, rows_ - begin);
-      FromInput(begin, rows, group.in_width, group.in, work_.wide);
+      Products(part, group, begin, rows, state);
       if (model_.gated()) {
         kernels::GatedSilu(rows, width, work_.wide, work_.wide);
+      } else if (model_.shifted()) {
+        kernels::SquaredRelu(rows * width, work_.wide);
       } else {
         kernels::Activate(model_.activation, rows * width, work_.wide);
       }
@@ -301,10 +382,11 @@ class Walker {
   const float* Input() const { return first() ? work_.normed : work_.x; }
 
   // x = LN(x + sum of the groups' contributions). In norm_first layers x is that sum, and its LN is
-  // the next input.
-  void AddAndNormalize(const PackedPart& part, size_t index,
+  // the next input. state: the part's; null: none.
+  void AddAndNormalize(const PackedPart& part, size_t index, float* state,
                        const kernels::LayerNormParameters& parameters, const PackedPart* next) {
     team_.Barrier();
+    if (part.shift_floats > 0 && state != nullptr) KeepLast(state);
     if (part.one_norm) NormFactors(part, work_.squares[index % 2]);
     Normalize(work_.sums[index % 2], work_.x, work_.group_stride == 0 ? 1 : part.count(),
               parameters, part.one_norm ? work_.factors : nullptr);
@@ -422,6 +504,7 @@ void TakeShared(const Model::Packed& model, const BlockSize& size, Pieces& piece
   }
   work.sums[0] = pieces.Take(most[0] * work.group_stride);
   work.sums[1] = pieces.Take(most[1] * work.group_stride);
+  work.carried = pieces.Take(size.rows * model.carried);
   TakeSquares(Needs(model, size), size.rows, pieces, work);
 }
 
@@ -445,6 +528,7 @@ void TakeOwn(const Model::Packed& model, const BlockSize& size, bool alone, Piec
   }
   work.heads = pieces.Take(rows * needs.values);
   work.mixer = pieces.Take(needs.scratch);
+  work.shifted = pieces.Take(model.shifts ? std::min(rows, kBlockRows) * model.d_model : 0);
   work.factors = pieces.Take(needs.squares > 0 ? rows : 0);
   if (model.spec.stack.convolution > 0) {
     const size_t past = static_cast<size_t>(model.spec.stack.convolution);
@@ -456,6 +540,7 @@ void TakeOwn(const Model::Packed& model, const BlockSize& size, bool alone, Piec
   if (alone) {
     work.group_stride = 0;
     work.sums[0] = work.sums[1] = pieces.Take(rows * model.d_model);
+    work.carried = pieces.Take(rows * model.carried);
     TakeSquares(needs, rows, pieces, work);
   }
 }

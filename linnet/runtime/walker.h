@@ -52,6 +52,8 @@ struct Workspace {
   float* wide;                 // [rows, widest]: results of a group's first product
   std::byte* narrow_wide;  // narrow models: rounded input of all products that do not read `narrow`
   float* heads;            // [rows, values of a group of heads]
+  float* shifted;          // [at most kBlockRows rows, d_model], if the model has token shifts
+  float* carried;          // [rows, columns that a layer's mixer passes to later ones]; shared
   float* mixer;            // RuntimeMixer::ScratchFloats()
   float* mixed;            // for convolutions: [rows, d_model], 2 x [width + rows, d_model]
   float* lstm;             // for an LSTM

@@ -249,6 +249,20 @@ void SetPositions(const TrainConfig& config, InputSpec& input) {
   if ((config.d_model - input.value_embedding) % 2 == 1) ++input.value_embedding;
 }
 
+// Lists every layer in the pattern; the first that would read an earlier layer's values passes its
+// own on instead.
+void PassFirstValues(StackSpec& stack) {
+  std::vector<MixerSpec> layers;
+  bool first = true;
+  for (size_t i = 0; i < static_cast<size_t>(stack.layers()); ++i) {
+    MixerSpec& mixer = layers.emplace_back(stack.mixer(i));
+    for (const ProjectionInfo& projection : MixerProjections(mixer)) {
+      if (projection.carried && first) first = false, mixer.value_rank = 0;
+    }
+  }
+  stack.pattern = layers, stack.repeat = 1;
+}
+
 }  // namespace
 
 ModelSpec BaseSpec(const TrainConfig& config) {
@@ -278,6 +292,9 @@ ModelSpec BaseSpec(const TrainConfig& config) {
       .householders = config.householders,
       .decay_floor = static_cast<float>(config.decay_floor),
       .lower_bound = config.lower_bound,
+      .decay_rank = config.decay_rank,
+      .rate_rank = config.rate_rank,
+      .value_rank = config.value_rank,
       .heads = config.heads,
       .query_dim = config.query_dim > 0 ? config.query_dim : per_head,
       .value_dim = config.value_dim > 0 ? config.value_dim : per_head};
@@ -288,6 +305,7 @@ ModelSpec BaseSpec(const TrainConfig& config) {
                      "; it must be a multiple of the layers in --attention, ", pattern);
   }
   spec.stack.repeat = config.layers / pattern;
+  if (config.value_rank > 0) PassFirstValues(spec.stack);
   spec.stack.d_model = config.d_model;
   spec.stack.d_ff = config.d_ff > 0 ? config.d_ff : 4 * config.d_model;
   spec.stack.feed_forward = ParseName<FeedForwardKind>(config.feed_forward, Flag("feed_forward"));
@@ -296,6 +314,7 @@ ModelSpec BaseSpec(const TrainConfig& config) {
   spec.stack.norm_first = config.norm_first;
   spec.stack.convolution = config.convolution;
   SetPositions(config, spec.input);
+  spec.input.norm = config.embedding_norm;
   spec.head.mixtures = config.mixtures;
   return spec;
 }

@@ -40,6 +40,9 @@ struct TrainConfig {
   int householders = 2;
   double decay_floor = 0;
   bool lower_bound = false;
+  int decay_rank = 32;
+  int rate_rank = 32;
+  int value_rank = 0;
   int layers = 8;
   int heads = 8;
   int d_model = 256;
@@ -50,6 +53,7 @@ struct TrainConfig {
   std::string activation = "relu";
   std::string norm = "layer";
   bool norm_first = false;
+  bool embedding_norm = false;
   int mixtures = 10;
   std::string positions = "sequence";
   bool pixel_above = false;
@@ -160,7 +164,9 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
       "negative_eigenvalues", "",
       "delta-net, gated-delta-net, gated-delta-product, kda, gdn2: strengths up to 2 instead of 1",
       c.negative_eigenvalues);
-  visit("gate_rank", "", "gla: rank of the decay's projection", c.gate_rank);
+  visit("gate_rank", "",
+        "gla: rank of the decay's projection; rwkv7: of the output gate's, for example 64",
+        c.gate_rank);
   visit("key_heads", "",
         "gated-delta-net, gated-delta-product, kda, ssd: heads of queries and keys; full, gla, "
         "retention: of keys and values; a divisor of --heads; 0: --heads",
@@ -169,6 +175,13 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("decay_floor", "",
         "gla, kda: limit of the decay's logarithm, for example -5 for kda; 0: none", c.decay_floor);
   visit("lower_bound", "", "hgrn: a learned lower bound of each channel's decay", c.lower_bound);
+  visit("decay_rank", "", "rwkv7: rank of the decay's projection", c.decay_rank);
+  visit("rate_rank", "", "rwkv7: rank of the rate's projection", c.rate_rank);
+  visit(
+      "value_rank", "",
+      "rwkv7: later layers mix the first layer's values into theirs, by a projection of this rank; "
+      "0: they do not",
+      c.value_rank);
   visit("layers", "", "transformer layers", c.layers);
   visit("heads", "", "attention heads", c.heads);
   visit("d_model", "", "width of the model", c.d_model);
@@ -176,12 +189,14 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("query_dim", "", "query and key size per head; 0: --d-model / --heads", c.query_dim);
   visit("value_dim", "", "value size per head; 0: --d-model / --heads", c.value_dim);
   visit("feed_forward", "",
-        "feed-forward blocks: mlp, gated: silu(gate x) * x, without biases (SwiGLU), or none",
+        "feed-forward blocks: mlp, gated: silu(gate x) * x, without biases (SwiGLU), shifted: "
+        "squared relu after a token shift, without biases (RWKV), or none",
         c.feed_forward);
   visit("activation", "", "activation of mlp blocks: gelu or relu", c.activation);
   visit("norm", "", "layer norms or rms norms: layer or rms", c.norm);
   visit("norm_first", "", "norms before attention and feed-forward (pre-norm) instead of after",
         c.norm_first);
+  visit("embedding_norm", "", "a norm of the embeddings before the first layer", c.embedding_norm);
   visit("convolution", "",
         "width of a depthwise convolution before each layer's mixer, in positions; 0: none",
         c.convolution);

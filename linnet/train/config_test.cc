@@ -128,5 +128,15 @@ TEST(TrainConfig, PositionsMayBeAbsent) {
   EXPECT_THROW(BaseSpec(config), Error);
 }
 
+TEST(TrainConfig, TheFirstLayerPassesItsValuesOn) {
+  TrainConfig config;
+  config.task = "copy", config.attention = "full,rwkv7", config.layers = 4, config.value_rank = 5;
+  const ModelSpec spec = BaseSpec(config);
+  ASSERT_EQ(spec.stack.layers(), 4);
+  EXPECT_EQ(spec.stack.mixer(1).value_rank, 0);
+  EXPECT_EQ(spec.stack.mixer(3).value_rank, 5);
+  EXPECT_EQ(spec.stack.mixer(3).kind, "rwkv7");
+}
+
 }  // namespace
 }  // namespace linnet::train

@@ -73,7 +73,9 @@ void CudaWeights<T>::CheckRuns(const Model& model) {
   require(model.steps() && !spec.encoder_decoder() && !spec.lstm(), "it does not run as an RNN");
   require(spec.stack.convolution == 0, "its layers have convolutions");
   require(spec.stack.norm == NormKind::kLayer, "it has RMS norms");
-  require(spec.stack.feed_forward == FeedForwardKind::kMlp, "its feed-forward blocks are gated");
+  require(spec.stack.feed_forward == FeedForwardKind::kMlp, "its feed-forward blocks are ",
+          NameOf(spec.stack.feed_forward));
+  require(!spec.input.norm, "it has a norm of the embeddings");
   require(spec.head.bias, "its head has no bias");
   require(spec.head.mixtures <= static_cast<int>(kernels::cuda::kMaxDrawMixtures), "it has ",
           spec.head.mixtures, " mixtures, too many");

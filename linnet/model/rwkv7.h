@@ -1,0 +1,31 @@
+// RWKV-7's time mixing as plain data, and the numbers that training and runtime share.
+//
+// For a position x, head h, with K = query_dim and V = value_dim (a projection name reads
+// x + (previous x - x) * x_name, a token shift):
+//
+//   r, k, v   receptance, key and value
+//   decay     -e^(-1/2) sigmoid(w0 + tanh(w1) w2), a logarithm, over keys
+//   a         sigmoid(a0 + a1 a2), over keys: the rate at which the state learns
+//   g         sigmoid(g1) g2, over values: the output's gate
+//   v         v + (v_first - v) * sigmoid(v0 + v1 v2), if value_rank > 0: v_first are the values of
+//             the last earlier layer with value_rank 0
+//   removal   k * k_k, divided by its length
+//   k         k (1 + (a - 1) * k_a)
+//   out       the scan's (kRwkv7 of kernels/scan.h) with erase = -removal, write = removal * a
+//   result    (norm(out) + (sum over keys of r * k * r_k) v) * g, where norm is a layer norm over
+//             the head's values, with ln_x
+//
+// w1, w2, a1, ... are low-rank products; first factors are projections that all heads share. Names
+// and shapes are those of BlinkDL's files, except that first factors are matrices [rank, d_model].
+#ifndef LINNET_MODEL_RWKV7_H_
+#define LINNET_MODEL_RWKV7_H_
+
+namespace linnet {
+
+inline constexpr float kRwkv7Decay = -0.606530660f;  // -e^(-1/2)
+inline constexpr float kRwkv7NormEps = 64e-5f;       // of the norm of a head's output
+inline constexpr float kRwkv7LeastLength = 1e-12f;   // of k * k_k
+
+}  // namespace linnet
+
+#endif  // LINNET_MODEL_RWKV7_H_

@@ -1,0 +1,258 @@
+// RWKV-7's time mixing (model/rwkv7.h): steps and prefixes over kernels/scan.h, from a state in
+// fp32. The token shifts in front of the projections are the walker's.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "linnet/base/aligned.h"
+#include "linnet/base/parallel.h"
+#include "linnet/kernels/scan.h"
+#include "linnet/model/rwkv7.h"
+#include "linnet/runtime/mixer.h"
+#include "linnet/runtime/second_factor.h"
+
+namespace linnet {
+namespace {
+
+constexpr size_t kAlign = kCacheLine / sizeof(float);
+constexpr kernels::ScanOptions kOptions = {.decay = kernels::ScanDecay::kKey,
+                                           .write = kernels::ScanWrite::kRwkv7};
+
+float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
+
+class Rwkv7Mixer : public RuntimeMixer {
+ public:
+  explicit Rwkv7Mixer(const MixerMake& make)
+      : RuntimeMixer(make.spec), reads_(make.spec.value_rank > 0) {
+    const size_t keys = heads_ * dim_, values = heads_ * value_dim_;
+    const auto own = [&](const char* name) { return make.tensor(name); };
+    decay_ = SecondFactor(own("w2"), own("w0"), keys, /*transposed=*/true);
+    rate_ = SecondFactor(own("a2"), own("a0"), keys, /*transposed=*/true);
+    gate_ = SecondFactor(own("g2"), {}, values, /*transposed=*/true);
+    if (reads_) share_ = SecondFactor(own("v2"), own("v0"), values, /*transposed=*/true);
+    removal_ = Copied(own("k_k")), key_rate_ = Copied(own("k_a")), bonus_ = Copied(own("r_k"));
+    norm_ = Copied(own("ln_x.weight")), norm_bias_ = Copied(own("ln_x.bias"));
+    const auto ranks = {make.spec.decay_rank, make.spec.rate_rank, make.spec.gate_rank,
+                        make.spec.value_rank};
+    widest_rank_ = static_cast<size_t>(std::max(ranks));
+  }
+
+  // The scan's states [heads, K, V].
+  MixerStateSize state_size() const override {
+    return {.fixed = RoundUp(heads_ * dim_ * value_dim_, kAlign)};
+  }
+
+  size_t ScratchFloats(size_t rows, size_t heads, size_t) const override {
+    const kernels::ScanShape shape = Shape(1, rows, heads);
+    return Cut(nullptr, rows, heads).used +
+           std::max(kernels::ScanForwardScratch(shape, kOptions), kernels::ScanStepScratch(shape));
+  }
+
+  void Run(const MixerCall& call) const override {
+    const size_t rows = call.block.rows();
+    Pieces pieces = Cut(call.scratch, rows, call.count());
+    for (size_t i = 0; i < projections().size(); ++i) pieces.columns[i] = Place(i, call.count());
+    for (size_t row = 0; row < rows; ++row) Prepare(call, row, pieces);
+    if (call.state != nullptr && call.block.step) {
+      Step(call, pieces);
+    } else {
+      for (size_t i = 0; i < call.block.sequences; ++i) Scan(call, i, pieces);
+    }
+    for (size_t row = 0; row < rows; ++row) Finish(call, row, pieces);
+  }
+
+ private:
+  // In the order of Projections() in model/mixers/rwkv7.cc.
+  enum Index : uint8_t { kReceptance, kKey, kValue, kW1, kA1, kG1, kV1, kFirst, kCount };
+
+  // The scan's inputs but the queries, which are columns of MixerCall::in.
+  struct Pieces {
+    float *k, *v;                  // [rows, heads, K or V]
+    float *decay, *erase, *write;  // [rows, heads, K]
+    float* rank;                   // a first factor's columns after their activation
+    float* line;                   // a row's second factor
+    float* s;                      // a state for sequences that keep none
+    float* kernel;
+    size_t used;
+    std::array<Columns, kCount> columns;  // of the projections
+  };
+
+  Pieces Cut(float* scratch, size_t rows, size_t heads) const {
+    size_t used = 0;
+    const auto take = [&](size_t floats) {
+      float* piece = scratch == nullptr ? nullptr : scratch + used;
+      used += RoundUp(floats, kAlign);
+      return piece;
+    };
+    Pieces pieces{};
+    const size_t keys = rows * heads * dim_;
+    pieces.k = take(keys), pieces.v = take(rows * heads * value_dim_);
+    pieces.decay = take(keys), pieces.erase = take(keys), pieces.write = take(keys);
+    pieces.rank = take(widest_rank_), pieces.line = take(heads * value_dim_);
+    pieces.s = take(heads * dim_ * value_dim_);
+    pieces.kernel = scratch == nullptr ? nullptr : scratch + used;
+    pieces.used = used;
+    return pieces;
+  }
+
+  kernels::ScanShape Shape(size_t batch, size_t length, size_t heads) const {
+    return {.batch = batch, .length = length, .heads = heads, .dim = dim_, .value_dim = value_dim_};
+  }
+
+  static AlignedBuffer<float> Copied(std::span<const float> from) {
+    AlignedBuffer<float> copy(from.size());
+    std::copy(from.begin(), from.end(), copy.begin());
+    return copy;
+  }
+
+  // Columns of head h of the group.
+  static const float* In(const MixerCall& call, size_t row, const Pieces& pieces, Index index,
+                         size_t h = 0) {
+    const Columns& columns = pieces.columns[index];
+    return call.in + row * call.in_width + columns.at + h * columns.stride;
+  }
+
+  // act(first factor's columns) times the second factor, for the group's heads of `width` columns.
+  template <class Act>
+  void LowRank(const MixerCall& call, size_t row, Index index, const SecondFactor& second,
+               size_t width, Act act, const Pieces& pieces, float* to) const {
+    const float* x = In(call, row, pieces, index);
+    for (size_t r = 0; r < second.rank(); ++r) pieces.rank[r] = act(x[r]);
+    second.Apply(pieces.rank, call.heads.begin * width, call.heads.end * width, to);
+  }
+
+  // The scan's inputs of a row.
+  void Prepare(const MixerCall& call, size_t row, const Pieces& pieces) const {
+    const size_t count = call.count(), keys = count * dim_, first = row * keys;
+    const auto same = [](float x) { return x; };
+    float *decay = pieces.decay + first, *rate = pieces.write + first;
+    LowRank(
+        call, row, kW1, decay_, dim_, [](float x) { return std::tanh(x); }, pieces, decay);
+    for (size_t i = 0; i < keys; ++i) decay[i] = kRwkv7Decay * Sigmoid(decay[i]);
+    LowRank(call, row, kA1, rate_, dim_, same, pieces, rate);
+    for (size_t i = 0; i < keys; ++i) rate[i] = Sigmoid(rate[i]);
+    for (size_t h = 0; h < count; ++h) {
+      Keys(In(call, row, pieces, kKey, h), call.heads.begin + h, first + h * dim_, pieces);
+    }
+    float* v = pieces.v + row * count * value_dim_;
+    for (size_t h = 0; h < count; ++h) {
+      std::copy_n(In(call, row, pieces, kValue, h), value_dim_, v + h * value_dim_);
+    }
+    if (!reads_) return;
+    LowRank(call, row, kV1, share_, value_dim_, same, pieces, pieces.line);
+    for (size_t h = 0; h < count; ++h) {
+      const float* earlier = In(call, row, pieces, kFirst, h);
+      for (size_t m = 0; m < value_dim_; ++m) {
+        float& own = v[h * value_dim_ + m];
+        own += (earlier[m] - own) * Sigmoid(pieces.line[h * value_dim_ + m]);
+      }
+    }
+  }
+
+  // Keys, erased and written directions of a head's row, from its rates in pieces.write.
+  void Keys(const float* key, size_t head, size_t at, const Pieces& pieces) const {
+    const float *factor = removal_.data() + head * dim_, *key_rate = key_rate_.data() + head * dim_;
+    float *k = pieces.k + at, *erase = pieces.erase + at, *write = pieces.write + at;
+    float squares = 0;
+    for (size_t d = 0; d < dim_; ++d) {
+      erase[d] = key[d] * factor[d];
+      squares += erase[d] * erase[d];
+    }
+    const float length = std::max(std::sqrt(squares), kRwkv7LeastLength);
+    for (size_t d = 0; d < dim_; ++d) {
+      const float removal = erase[d] / length, rate = write[d];
+      k[d] = key[d] * (1 + (rate - 1) * key_rate[d]);
+      erase[d] = -removal;
+      write[d] = removal * rate;
+    }
+  }
+
+  kernels::ScanTensors<const float> Inputs(const MixerCall& call, size_t row,
+                                           const Pieces& pieces) const {
+    const size_t count = call.count();
+    const auto rows = [&](const float* from, size_t width) {
+      return Rows(from, row, count * width, width);
+    };
+    return {.q = Rows(In(call, 0, pieces, kReceptance), row, call.in_width, dim_),
+            .k = rows(pieces.k, dim_),
+            .v = rows(pieces.v, value_dim_),
+            .decay = rows(pieces.decay, dim_),
+            .erase = rows(pieces.erase, dim_),
+            .write = rows(pieces.write, dim_)};
+  }
+
+  // One position of every sequence.
+  void Step(const MixerCall& call, const Pieces& pieces) const {
+    kernels::ScanStep(Shape(call.block.sequences, 1, call.count()), kOptions,
+                      {.in = Inputs(call, 0, pieces),
+                       .out = Out(call, 0),
+                       .s = call.state + call.block.FirstPlace() * call.block.state_stride +
+                            call.heads.begin * dim_ * value_dim_,
+                       .s_stride = static_cast<ptrdiff_t>(call.block.state_stride),
+                       .sequences = call.block.chosen,
+                       .scratch = pieces.kernel});
+  }
+
+  // The rows of one sequence, from its state or from zeros.
+  void Scan(const MixerCall& call, size_t sequence, const Pieces& pieces) const {
+    const size_t size = dim_ * value_dim_, row = call.block.Row(sequence), count = call.count();
+    float* s = pieces.s;
+    if (call.state != nullptr) {
+      s = call.StateOf(sequence) + call.heads.begin * size;
+    } else {
+      std::fill_n(s, count * size, 0.0f);
+    }
+    kernels::ScanForward(Shape(1, call.block.Length(sequence), count), kOptions,
+                         {.in = Inputs(call, row, pieces), .out = Out(call, row), .s = s},
+                         {pieces.kernel, 1}, SerialFor);
+  }
+
+  // The norm, the bonus and the gate of a row's outputs.
+  void Finish(const MixerCall& call, size_t row, const Pieces& pieces) const {
+    const size_t count = call.count();
+    LowRank(call, row, kG1, gate_, value_dim_, Sigmoid, pieces, pieces.line);
+    for (size_t h = 0; h < count; ++h) {
+      const size_t head = call.heads.begin + h, at = row * count + h;
+      const float *r = In(call, row, pieces, kReceptance, h), *k = pieces.k + at * dim_;
+      const float *v = pieces.v + at * value_dim_, *gate = pieces.line + h * value_dim_;
+      float* out = call.out + at * value_dim_;
+      float bonus = 0;
+      for (size_t d = 0; d < dim_; ++d) bonus += r[d] * k[d] * bonus_[head * dim_ + d];
+      Normalize(out);
+      for (size_t m = 0; m < value_dim_; ++m) {
+        const size_t channel = head * value_dim_ + m;
+        out[m] = (out[m] * norm_[channel] + norm_bias_[channel] + bonus * v[m]) * gate[m];
+      }
+    }
+  }
+
+  // To mean 0 and variance 1.
+  void Normalize(float* x) const {
+    const auto width = static_cast<float>(value_dim_);
+    float mean = 0, variance = 0;
+    for (size_t m = 0; m < value_dim_; ++m) mean += x[m];
+    mean /= width;
+    for (size_t m = 0; m < value_dim_; ++m) variance += (x[m] - mean) * (x[m] - mean);
+    const float factor = 1 / std::sqrt(variance / width + kRwkv7NormEps);
+    for (size_t m = 0; m < value_dim_; ++m) x[m] = (x[m] - mean) * factor;
+  }
+
+  const bool reads_;  // the values of an earlier layer
+  SecondFactor decay_, rate_, gate_, share_;
+  AlignedBuffer<float> removal_, key_rate_, bonus_;  // [heads, K]
+  AlignedBuffer<float> norm_, norm_bias_;            // [heads, V]
+  size_t widest_rank_ = 0;
+};
+
+}  // namespace
+
+RuntimeMixerRow RuntimeRwkv7() {
+  return {"rwkv7", [](const MixerMake& make) -> std::unique_ptr<RuntimeMixer> {
+            return std::make_unique<Rwkv7Mixer>(make);
+          }};
+}
+
+}  // namespace linnet
