@@ -295,7 +295,8 @@ inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
   return out;
 }
 
-inline GatedHead GatedHeadOf(const MixerSpec& spec, const Head& head) {
+// The head as recurrences read it.
+inline GatedHead RecurrenceHead(const MixerSpec& spec, const Head& head) {
   GatedHead gated{.own = head.own, .index = head.index};
   const std::vector<ProjectionInfo> infos = MixerProjections(spec);
   for (size_t i = 0; i < infos.size(); ++i) {
@@ -308,7 +309,7 @@ inline GatedHead GatedHeadOf(const MixerSpec& spec, const Head& head) {
 }
 // Before the norm, if it is common to several heads.
 inline Rows GatedRecurrenceOut(const MixerSpec& spec, const Head& head) {
-  return GatedOut(spec, GatedHeadOf(spec, head));
+  return GatedOut(spec, RecurrenceHead(spec, head));
 }
 
 // One configuration of a mixer's own parameters.
@@ -339,7 +340,7 @@ inline std::vector<Rows> OutsOf(const MixerOracle& oracle, const MixerSpec& spec
   std::vector<GatedHead> gated;
   for (const Head& head : heads) {
     outs.push_back(oracle.out(spec, head));
-    if (heads.size() > 1) gated.push_back(GatedHeadOf(spec, head));
+    if (heads.size() > 1) gated.push_back(RecurrenceHead(spec, head));
   }
   if (heads.size() > 1) NormalizeTogether(spec, gated, outs);
   return outs;
