@@ -22,7 +22,7 @@ using torch::Tensor;
 Tensor Softplus(const Tensor& x) { return -torch::log_sigmoid(-x); }
 
 // The initial value of a tensor of GatedTensors().
-Tensor Initial(const TensorInfo& info) {
+Tensor InitialGated(const TensorInfo& info) {
   const Tensor x = torch::empty(info.shape);
   if (info.name == "A_log") return x.uniform_(1, 16).log_();
   if (info.name == "dt_bias") {  // softplus(dt_bias) is between 0.001 and 0.1
@@ -39,7 +39,7 @@ Tensor Initial(const TensorInfo& info) {
 class GatedMixerImpl : public RecurrenceImpl {
  public:
   explicit GatedMixerImpl(const MixerSpec& spec)
-      : RecurrenceImpl(spec, Initial), form_(FindMixer(spec.kind).gated(spec)) {}
+      : RecurrenceImpl(spec, InitialGated), form_(FindMixer(spec.kind).gated(spec)) {}
 
  private:
   // Queries, keys, values or decays for each head.

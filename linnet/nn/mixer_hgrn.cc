@@ -16,7 +16,7 @@ namespace {
 
 using torch::Tensor;
 
-Tensor Initial(const TensorInfo& info) {
+Tensor InitialHgrn(const TensorInfo& info) {
   const Tensor x = torch::empty(info.shape);
   if (info.name == "lower_bound") return x.uniform_(0.01, 0.99).logit_();
   if (info.shape.size() == 1) return x.fill_(1);  // the norm
@@ -33,7 +33,7 @@ MixerSpec WithQueries(MixerSpec spec) {
 class HgrnMixerImpl : public RecurrenceImpl {
  public:
   explicit HgrnMixerImpl(const MixerSpec& spec)
-      : RecurrenceImpl(WithQueries(spec), Initial), form_(FindMixer(spec.kind).gated(spec)) {}
+      : RecurrenceImpl(WithQueries(spec), InitialHgrn), form_(FindMixer(spec.kind).gated(spec)) {}
 
  private:
   // state.tensors are h [N, H, 1, V] and, with a convolution, the last width - 1 inputs of the

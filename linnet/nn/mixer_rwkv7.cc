@@ -16,7 +16,7 @@ namespace {
 using torch::Tensor;
 
 // Decays begin between e^(-0.002) for a head's first key channel and e^(-0.4) for its last.
-Tensor Initial(const TensorInfo& info) {
+Tensor InitialRwkv7(const TensorInfo& info) {
   const Tensor x = torch::empty(info.shape);
   if (info.name == "w0") return torch::linspace(-6, 0.5, info.shape[0]);
   if (info.name == "a0" || info.name == "r_k" || info.name == "ln_x.bias") return x.zero_();
@@ -29,7 +29,7 @@ Tensor Initial(const TensorInfo& info) {
 
 class Rwkv7MixerImpl : public RecurrenceImpl {
  public:
-  explicit Rwkv7MixerImpl(const MixerSpec& spec) : RecurrenceImpl(spec, Initial) {}
+  explicit Rwkv7MixerImpl(const MixerSpec& spec) : RecurrenceImpl(spec, InitialRwkv7) {}
 
  private:
   Tensor Compute(const Parts& in, const Tensor& lengths, MixerState* state) const override {

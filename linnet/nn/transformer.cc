@@ -368,8 +368,8 @@ Tensor TransformerEncoderLayerImpl::forward(const Tensor& x, const Mask& mask, T
   return Finish(mixed, attention->Attend(mixed, parts_.Before(norm1), mask, carried), nullptr);
 }
 
-Tensor TransformerEncoderLayerImpl::Attended(const Tensor& x, const Mask& mask) {
-  const Tensor heads = attention->Attend(Mixed(x, mask), parts_.Before(norm1), mask);
+Tensor TransformerEncoderLayerImpl::Attended(const Tensor& x, const Mask& mask, Tensor* carried) {
+  const Tensor heads = attention->Attend(Mixed(x, mask), parts_.Before(norm1), mask, carried);
   const Linear& out = attention->out_projection();
   return torch::linear(heads, out->weight, out->bias);
 }
@@ -441,7 +441,9 @@ Tensor Recomputed(const std::shared_ptr<torch::nn::Module>& module, const Tensor
 
 Tensor TransformerEncoderImpl::forward(Tensor x, const Mask& mask) {
   Tensor carried;
-  for (const auto& module : *layers) {
+  for (size_t i = 0; i < layers->size(); ++i) {
+    const auto& module = layers[i];
+    if (observer) observer(i, x, mask);
     x = checkpoint_layers_ && is_training()
             ? Recomputed(module, x, mask, carried)
             : module->as<TransformerEncoderLayer>()->forward(x, mask, &carried);

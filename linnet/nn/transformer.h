@@ -221,6 +221,10 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x, const Mask& mask, torch::Tensor* carried = nullptr);
   torch::Tensor Step(const torch::Tensor& x, MixerState& state, torch::Tensor* carried = nullptr);
   torch::Tensor Piece(const torch::Tensor& x, MixerState& state, torch::Tensor* carried = nullptr);
+  // The output of the layer's attention for its input x, before the residual: [N, L, d_model] -> the
+  // same.
+  torch::Tensor Attended(const torch::Tensor& x, const Mask& mask,
+                         torch::Tensor* carried = nullptr);
 
   AttentionLayer attention;
   torch::nn::Linear gate, linear1, linear2;  // null if LayerParts makes none, as norm2

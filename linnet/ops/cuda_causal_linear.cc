@@ -73,7 +73,7 @@ std::tuple<Tensor, Tensor, Tensor> EmptyGradients(const Tensor& q, const Tensor&
   return {part(0, q), part(queries, q), part(2 * queries, v)};
 }
 
-class Function : public torch::autograd::Function<Function> {
+class CudaCausalLinearFunction : public torch::autograd::Function<CudaCausalLinearFunction> {
  public:
   // Returns out and, if requested, the final state: s, and z if normalize.
   static variable_list forward(AutogradContext* context, const Tensor& q_in, const Tensor& k_in,
@@ -188,7 +188,7 @@ Tensor CudaCausalLinear(const Tensor& q, const Tensor& k, const Tensor& v, const
                         const Tensor& offsets, const CausalLinearOptions& options,
                         CausalLinearState* state) {
   const bool with_z = state && options.normalize;
-  const variable_list results = Function::apply(
+  const variable_list results = CudaCausalLinearFunction::apply(
       q, k, v, OptionalOf(lengths), OptionalOf(offsets), OptionalOf(state ? state->s : Tensor()),
       OptionalOf(with_z ? state->z : Tensor()), state != nullptr,
       static_cast<int64_t>(options.feature_map), options.normalize,

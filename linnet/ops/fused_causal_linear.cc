@@ -30,7 +30,7 @@ CausalLinearShape ShapeOf(const Tensor& q, const Tensor& v, const Tensor& offset
           static_cast<size_t>(q.size(3)), static_cast<size_t>(v.size(3))};
 }
 
-class Function : public torch::autograd::Function<Function> {
+class CausalLinearFunction : public torch::autograd::Function<CausalLinearFunction> {
  public:
   // Returns out and, if requested, the final state: s, and z if normalize.
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k,
@@ -179,7 +179,7 @@ Tensor FusedCausalLinear(const Tensor& q, const Tensor& k, const Tensor& v, cons
                          const Tensor& offsets, const CausalLinearOptions& options,
                          CausalLinearState* state) {
   const bool with_z = state && options.normalize;
-  const variable_list results = Function::apply(
+  const variable_list results = CausalLinearFunction::apply(
       q, k, v, OptionalOf(lengths), OptionalOf(offsets), OptionalOf(state ? state->s : Tensor()),
       OptionalOf(with_z ? state->z : Tensor()), state != nullptr,
       static_cast<int64_t>(options.feature_map), options.normalize,

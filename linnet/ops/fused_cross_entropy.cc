@@ -18,7 +18,7 @@ using torch::autograd::variable_list;
 
 // The backward recomputes the exponentials from the logits and each row's maximum: cheaper than
 // keeping them.
-class Function : public torch::autograd::Function<Function> {
+class CrossEntropyFunction : public torch::autograd::Function<CrossEntropyFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& logits, const Tensor& targets) {
     const Tensor dense = logits.contiguous(), wanted = targets.to(logits.device()).contiguous();
@@ -75,7 +75,7 @@ class Function : public torch::autograd::Function<Function> {
 }  // namespace
 
 Tensor FusedCrossEntropy(const Tensor& logits, const Tensor& targets) {
-  return Function::apply(logits, targets);
+  return CrossEntropyFunction::apply(logits, targets);
 }
 
 }  // namespace linnet::ops

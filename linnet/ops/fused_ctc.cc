@@ -16,7 +16,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-class Function : public torch::autograd::Function<Function> {
+class CtcFunction : public torch::autograd::Function<CtcFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& log_probs, const Tensor& targets,
                         const Tensor& input_lengths, const Tensor& target_lengths, int64_t blank,
@@ -64,8 +64,8 @@ class Function : public torch::autograd::Function<Function> {
 Tensor FusedCtc(const Tensor& log_probs, const Tensor& targets, const Tensor& input_lengths,
                 const Tensor& target_lengths, int64_t blank) {
   const bool with_gradient = torch::GradMode::is_enabled() && log_probs.requires_grad();
-  return Function::apply(log_probs, targets.cpu(), input_lengths.cpu(), target_lengths.cpu(), blank,
-                         with_gradient);
+  return CtcFunction::apply(log_probs, targets.cpu(), input_lengths.cpu(), target_lengths.cpu(),
+                            blank, with_gradient);
 }
 
 }  // namespace linnet::ops

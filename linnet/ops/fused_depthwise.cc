@@ -22,9 +22,7 @@ DepthwiseShape ShapeOf(const Tensor& x, const Tensor& weight, bool causal) {
   return {size(x.size(0)), size(x.size(1)), size(x.size(2)), width, causal ? width - 1 : width / 2};
 }
 
-const int64_t* Lengths(const Tensor& x) { return x.defined() ? x.data_ptr<int64_t>() : nullptr; }
-
-class Function : public torch::autograd::Function<Function> {
+class DepthwiseFunction : public torch::autograd::Function<DepthwiseFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& x_in, const Tensor& weight_in,
                         const Tensor& bias_in, const c10::optional<Tensor>& optional_lengths,
@@ -71,7 +69,7 @@ class Function : public torch::autograd::Function<Function> {
 
 Tensor FusedDepthwise(const Tensor& x, const Tensor& weight, const Tensor& bias,
                       const Tensor& lengths, bool causal) {
-  return Function::apply(x, weight, bias, OptionalOf(lengths), causal);
+  return DepthwiseFunction::apply(x, weight, bias, OptionalOf(lengths), causal);
 }
 
 }  // namespace linnet::ops

@@ -27,7 +27,7 @@ Tensor Apply(const Tensor& x_in, int64_t seed, double p) {
   return out;
 }
 
-class Function : public torch::autograd::Function<Function> {
+class DropoutFunction : public torch::autograd::Function<DropoutFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& x, int64_t seed, double p) {
     context->saved_data["seed"] = seed;
@@ -46,7 +46,7 @@ class Function : public torch::autograd::Function<Function> {
 }  // namespace
 
 Tensor FusedDropout(const Tensor& x, double p) {
-  return Function::apply(x, torch::empty({1}, torch::kInt64).random_().item<int64_t>(), p);
+  return DropoutFunction::apply(x, torch::empty({1}, torch::kInt64).random_().item<int64_t>(), p);
 }
 
 }  // namespace linnet::ops

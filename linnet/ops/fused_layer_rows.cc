@@ -23,8 +23,6 @@ using torch::autograd::variable_list;
 size_t Size(int64_t n) { return static_cast<size_t>(n); }
 int64_t Int(size_t n) { return static_cast<int64_t>(n); }
 
-Tensor Floats(size_t n) { return torch::empty({Int(n)}, kFloat32); }
-
 // Number of rows: the product of all axes but the last.
 size_t RowsOf(const Tensor& x) { return Size(x.numel() / x.size(-1)); }
 
@@ -46,7 +44,7 @@ T* Data(const Tensor& x) {
   return static_cast<T*>(x.data_ptr());
 }
 
-RowNorm View(const Tensor& weight, const Tensor& bias, double eps) {
+RowNorm RowNormOf(const Tensor& weight, const Tensor& bias, double eps) {
   return {weight.data_ptr<float>(), bias.data_ptr<float>(), static_cast<float>(eps)};
 }
 
@@ -162,7 +160,7 @@ class LinearsFunction : public torch::autograd::Function<LinearsFunction> {
       args.out[i] = Size(weight.size(0));
     }
     if (call.norm_before) {
-      args.norm = View(kept[kept.size() - 2], kept.back(), call.eps_before);
+      args.norm = RowNormOf(kept[kept.size() - 2], kept.back(), call.eps_before);
     }
     return args;
   }
@@ -240,7 +238,7 @@ class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
     args.bias = kept[2].data_ptr<float>();
     args.a = kept[0].data_ptr<float>();
     if (kept[3].defined()) args.x = kept[3].data_ptr<float>();
-    if (call.norm_after) args.norm = View(kept[4], kept[5], call.eps_after);
+    if (call.norm_after) args.norm = RowNormOf(kept[4], kept[5], call.eps_after);
     return args;
   }
 
@@ -321,10 +319,10 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
     args.x = kept[0].data_ptr<float>();
     size_t at = 5;
     if (call.norm_before) {
-      args.norm_before = View(kept[at], kept[at + 1], call.eps_before);
+      args.norm_before = RowNormOf(kept[at], kept[at + 1], call.eps_before);
       at += 2;
     }
-    if (call.norm_after) args.norm_after = View(kept[at], kept[at + 1], call.eps_after);
+    if (call.norm_after) args.norm_after = RowNormOf(kept[at], kept[at + 1], call.eps_after);
     return args;
   }
 

@@ -23,11 +23,7 @@ LinearAttentionShape ShapeOf(const Tensor& q, const Tensor& v) {
           static_cast<size_t>(q.size(3)), static_cast<size_t>(v.size(3))};
 }
 
-const int64_t* Lengths(const Tensor& x) { return x.defined() ? x.data_ptr<int64_t>() : nullptr; }
-
-Tensor Floats(size_t n) { return torch::empty({static_cast<int64_t>(n)}, torch::kFloat32); }
-
-class Function : public torch::autograd::Function<Function> {
+class LinearAttentionFunction : public torch::autograd::Function<LinearAttentionFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& q_in, const Tensor& k_in,
                         const Tensor& v_in, const c10::optional<Tensor>& optional_lengths,
@@ -100,8 +96,9 @@ class Function : public torch::autograd::Function<Function> {
 
 Tensor FusedLinearAttention(const Tensor& q, const Tensor& k, const Tensor& v,
                             const Tensor& lengths, const LinearAttentionOptions& options) {
-  return Function::apply(q, k, v, OptionalOf(lengths), static_cast<int64_t>(options.feature_map),
-                         options.normalize, static_cast<double>(options.eps));
+  return LinearAttentionFunction::apply(q, k, v, OptionalOf(lengths),
+                                        static_cast<int64_t>(options.feature_map),
+                                        options.normalize, static_cast<double>(options.eps));
 }
 
 }  // namespace linnet::ops

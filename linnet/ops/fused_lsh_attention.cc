@@ -17,8 +17,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-const int64_t* Lengths(const Tensor& x) { return x.defined() ? x.data_ptr<int64_t>() : nullptr; }
-
 LshAttentionShape ShapeOf(const Tensor& q, const Tensor& v, int64_t rounds) {
   return {static_cast<size_t>(q.size(0)), static_cast<size_t>(q.size(1)),
           static_cast<size_t>(q.size(2)), static_cast<size_t>(q.size(3)),
@@ -40,7 +38,7 @@ class Slots {
   Tensor memory_;
 };
 
-class Function : public torch::autograd::Function<Function> {
+class LshAttentionFunction : public torch::autograd::Function<LshAttentionFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& q_in, const Tensor& v_in,
                         const c10::optional<Tensor>& optional_lengths, const Tensor& planes_in,
@@ -111,8 +109,8 @@ Tensor FusedLshAttention(const Tensor& q, const Tensor& v, const Tensor& lengths
   // For autograd an absent tensor must be nullopt: autograd queries the device of an undefined
   // tensor.
   const auto present = lengths.defined() ? c10::optional<Tensor>(lengths) : c10::nullopt;
-  return Function::apply(q, v, present, planes.detach(), options.buckets, options.chunk,
-                         options.causal);
+  return LshAttentionFunction::apply(q, v, present, planes.detach(), options.buckets, options.chunk,
+                                     options.causal);
 }
 
 }  // namespace linnet::ops

@@ -29,7 +29,7 @@ void ForRows(int64_t rows, int64_t hidden, Body body) {
   at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / hidden), body);
 }
 
-class Function : public torch::autograd::Function<Function> {
+class LstmFunction : public torch::autograd::Function<LstmFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& sums, const Tensor& w_hh,
                         const Tensor& lengths, bool backward) {
@@ -103,7 +103,7 @@ class Function : public torch::autograd::Function<Function> {
 }  // namespace
 
 Tensor FusedLstm(const Tensor& sums, const Tensor& w_hh, const Tensor& lengths, bool backward) {
-  return Function::apply(sums, w_hh, lengths, backward);
+  return LstmFunction::apply(sums, w_hh, lengths, backward);
 }
 
 }  // namespace linnet::ops

@@ -14,7 +14,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-class Function : public torch::autograd::Function<Function> {
+class MixtureOfLogisticsFunction : public torch::autograd::Function<MixtureOfLogisticsFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& logits, const Tensor& bytes,
                         bool with_gradient) {
@@ -43,7 +43,7 @@ class Function : public torch::autograd::Function<Function> {
 
 Tensor FusedMixtureOfLogistics(const Tensor& logits, const Tensor& bytes) {
   const bool with_gradient = torch::GradMode::is_enabled() && logits.requires_grad();
-  return Function::apply(logits, bytes, with_gradient);
+  return MixtureOfLogisticsFunction::apply(logits, bytes, with_gradient);
 }
 
 }  // namespace linnet::ops

@@ -44,11 +44,7 @@ ScanShape ShapeOf(const ScanInputs& in) {
           .group = size(in.v, 2) / size(in.q, 2)};
 }
 
-Tensor Floats(size_t count, const Tensor& like) {
-  return torch::empty({static_cast<int64_t>(count)}, like.options());
-}
-
-class Function : public torch::autograd::Function<Function> {
+class ScanFunction : public torch::autograd::Function<ScanFunction> {
  public:
   // Returns out and the final state.
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k,
@@ -62,11 +58,11 @@ class Function : public torch::autograd::Function<Function> {
     const ScanOptions options = Options(decay_kind, write_kind, scale);
     const ScanShape shape = ShapeOf(in);
     const Tensor out = torch::empty(v.sizes(), v.options());
-    const Tensor kept = Floats(kernels::ScanKept(shape, options), q);
+    const Tensor kept = Floats(kernels::ScanKept(shape, options));
     const Tensor s = s0 ? s0->clone(torch::MemoryFormat::Contiguous)
                         : torch::zeros({v.size(0), v.size(2), q.size(3), v.size(3)}, v.options());
     const size_t slots = AtSlots();
-    const Tensor scratch = Floats(slots * kernels::ScanForwardScratch(shape, options), q);
+    const Tensor scratch = Floats(slots * kernels::ScanForwardScratch(shape, options));
     kernels::ScanForward(shape, options,
                          {.in = Views<const float>(in),
                           .out = View<float>(out),
@@ -107,7 +103,7 @@ class Function : public torch::autograd::Function<Function> {
             ? torch::empty({v.size(0), v.size(2), q.size(3), v.size(3)}, v.options())
             : Tensor();
     const size_t slots = AtSlots();
-    const Tensor scratch = Floats(slots * kernels::ScanBackwardScratch(shape, options), q);
+    const Tensor scratch = Floats(slots * kernels::ScanBackwardScratch(shape, options));
     kernels::ScanBackward(shape, options,
                           {.in = Views<const float>(in),
                            .out = View<const float>(saved[8]),
@@ -205,12 +201,12 @@ Tensor FusedScan(const ScanInputs& in, const ScanOptions& options, const Tensor&
                  Tensor* state) {
   const bool decays = options.decay != ScanDecay::kNone, erases = options.write != ScanWrite::kAdd;
   const bool writes = erases && options.write != ScanWrite::kDelta;
-  const variable_list results =
-      Function::apply(in.q, in.k, in.v, OptionalOf(decays ? in.decay : Tensor()),
-                      OptionalOf(erases ? in.erase : Tensor()),
-                      OptionalOf(writes ? in.write : Tensor()), OptionalOf(lengths),
-                      OptionalOf(state ? *state : Tensor()), static_cast<int64_t>(options.decay),
-                      static_cast<int64_t>(options.write), static_cast<double>(options.scale));
+  const variable_list results = ScanFunction::apply(
+      in.q, in.k, in.v, OptionalOf(decays ? in.decay : Tensor()),
+      OptionalOf(erases ? in.erase : Tensor()), OptionalOf(writes ? in.write : Tensor()),
+      OptionalOf(lengths), OptionalOf(state ? *state : Tensor()),
+      static_cast<int64_t>(options.decay), static_cast<int64_t>(options.write),
+      static_cast<double>(options.scale));
   if (state) *state = results[1];
   return results[0];
 }

@@ -16,8 +16,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-const int64_t* Lengths(const Tensor& x) { return x.defined() ? x.data_ptr<int64_t>() : nullptr; }
-
 SoftmaxAttentionShape ShapeOf(const Tensor& q, const Tensor& v) {
   return {static_cast<size_t>(q.size(0)),
           static_cast<size_t>(q.size(1)),
@@ -43,7 +41,7 @@ class Slots {
   Tensor memory_;
 };
 
-class Function : public torch::autograd::Function<Function> {
+class SoftmaxAttentionFunction : public torch::autograd::Function<SoftmaxAttentionFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& q_in, const Tensor& k_in,
                         const Tensor& v_in, const c10::optional<Tensor>& optional_lengths,
@@ -122,7 +120,8 @@ Tensor FusedSoftmaxAttention(const Tensor& q, const Tensor& k, const Tensor& v, 
   // tensor.
   const auto lengths =
       options.lengths.defined() ? c10::optional<Tensor>(options.lengths) : c10::nullopt;
-  return Function::apply(q, k, v, lengths, scale, options.causal, options.offset, options.window);
+  return SoftmaxAttentionFunction::apply(q, k, v, lengths, scale, options.causal, options.offset,
+                                         options.window);
 }
 
 }  // namespace linnet::ops

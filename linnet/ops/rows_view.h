@@ -33,6 +33,16 @@ void ForElement(const torch::Tensor& x, const Body& body) {
   }
 }
 
+// The data of key lengths; null if they are undefined.
+inline const int64_t* Lengths(const torch::Tensor& x) {
+  return x.defined() ? x.data_ptr<int64_t>() : nullptr;
+}
+
+// Memory for n floats, not initialized.
+inline torch::Tensor Floats(size_t n) {
+  return torch::empty({static_cast<int64_t>(n)}, torch::kFloat32);
+}
+
 // For autograd an absent tensor must be nullopt: autograd queries the device of an undefined
 // tensor.
 inline c10::optional<torch::Tensor> OptionalOf(const torch::Tensor& x) {

@@ -20,7 +20,7 @@ using kernels::ScanOptions;
 using kernels::ScanWrite;
 using torch::Tensor;
 
-struct Sizes {
+struct Case {
   int64_t n, l, h, d, m, group = 1;
 };
 
@@ -36,7 +36,7 @@ std::vector<ScanOptions> AllOptions() {
 }
 
 // Random q, k, v, decay, erase, write, and the initial state.
-Tensors Draw(const Sizes& c, const ScanOptions& options) {
+Tensors Draw(const Case& c, const ScanOptions& options) {
   const auto rows = [&](int64_t heads, int64_t width) { return Random({c.n, c.l, heads, width}); };
   const int64_t erase = options.write == ScanWrite::kDelta ? 1 : c.d;
   const int64_t write = options.write == ScanWrite::kTwoSided ? c.m : c.d;
@@ -85,7 +85,7 @@ Tensors Filled(const Tensors& used, const Tensors& all, const ScanOptions& optio
 TEST(Scan, FusedEqualsPlainAndDifferences) {
   torch::manual_seed(3);
   for (const ScanOptions& options : AllOptions()) {
-    for (const Sizes& c : {Sizes{2, 5, 2, 3, 2}, Sizes{2, 67, 4, 9, 17, 2}}) {
+    for (const Case& c : {Case{2, 5, 2, 3, 2}, Case{2, 67, 4, 9, 17, 2}}) {
       const Tensors all = Draw(c, options);
       for (const bool begun : {false, true}) {
         for (const Tensor& lengths : {Tensor(), torch::tensor({c.l, int64_t{3}})}) {
@@ -106,7 +106,7 @@ TEST(Scan, FusedEqualsPlainAndDifferences) {
 // Outputs, final states and gradients of a sequence in pieces equal those of the whole.
 TEST(Scan, PiecesEqualTheWhole) {
   torch::manual_seed(4);
-  const Sizes c{2, 203, 2, 8, 12};
+  const Case c{2, 203, 2, 8, 12};
   for (const ScanOptions& options : AllOptions()) {
     const Tensors x = Draw(c, options);
     const Tensor lengths = torch::tensor({int64_t{90}, c.l});

@@ -159,14 +159,15 @@ class Matching {
   // The loss of each layer that changes, over an update's batch.
   Tensor Losses(int64_t step, bool learn) {
     std::vector<Tensor> losses;
+    Tensor given_carried, carried;
     nn::TransformerEncoderImpl& encoder = EncoderOf(*given_);
     encoder.observer = [&](size_t i, const Tensor& x, const nn::Mask& mask) {
       if (losses.size() == result_.layers.size()) return;
       const int layer = result_.layers[losses.size()];
       if (static_cast<size_t>(layer) != i) return;
-      const Tensor target = Layer(*given_, layer).Attended(x, mask);
+      const Tensor target = Layer(*given_, layer).Attended(x, mask, &given_carried);
       torch::AutoGradMode grad(learn);
-      const Tensor out = Layer(*model_, layer).Attended(x, mask);
+      const Tensor out = Layer(*model_, layer).Attended(x, mask, &carried);
       losses.push_back((out - target).square().sum() / target.square().sum());
     };
     {
