@@ -614,6 +614,10 @@ std::vector<float> BoundsOf(const Checkpoint& checkpoint) {
     for (const float x : checkpoint.Tensor(info.name))
       own.push_back(1 / (1 + std::exp(-double{x})));
   }
+  if (!bounds.empty() && bounds.size() != layers) {
+    throw InputError(checkpoint.path(), ": has lower bounds in some layers only, which ",
+                     "flash-linear-attention has in all");
+  }
   std::vector<float> all;
   for (size_t l = 0; l < bounds.size(); ++l) {
     for (size_t c = 0; c < bounds[l].size(); ++c) {
