@@ -75,6 +75,7 @@ void CudaWeights<T>::CheckRuns(const Model& model) {
   require(spec.stack.norm == NormKind::kLayer, "it has RMS norms");
   require(spec.stack.feed_forward == FeedForwardKind::kMlp, "its feed-forward blocks are gated");
   require(spec.head.bias, "its head has no bias");
+  require(spec.PositionDims() > 0, "it has no position embedding");
   require(spec.head.mixtures <= static_cast<int>(kernels::cuda::kMaxDrawMixtures), "it has ",
           spec.head.mixtures, " mixtures, too many");
   require(model.precision() != Precision::kInt8,
