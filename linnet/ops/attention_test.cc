@@ -134,6 +134,28 @@ TEST(SoftmaxAttention, FusedEqualsPlain) {
   }
 }
 
+TEST(SoftmaxAttention, FusedWindowsAndSharedHeadsEqualPlainOnes) {
+  torch::manual_seed(17);
+  struct Case {
+    int64_t n, l, s, heads, shared, window;
+  };
+  for (const Case& c : {Case{1, 5, 5, 4, 2, 2}, Case{2, 4, 7, 3, 1, 1}, Case{2, 70, 201, 2, 2, 90},
+                        Case{2, 230, 230, 6, 2, 40}, Case{1, 230, 230, 2, 1, 0}}) {
+    for (const bool padded : {false, true}) {
+      const Operation operation = [&](const Tensors& t) {
+        SoftmaxAttentionOptions options{
+            .causal = true, .offset = c.s - c.l, .window = c.window, .scale = 0.5};
+        if (padded) options.lengths = torch::tensor({int64_t{3}, c.s}).slice(0, 0, c.n);
+        return Tensors{SoftmaxAttention(t[0], t[1], t[2], options)};
+      };
+      Check(operation,
+            {Random({c.n, c.l, c.heads, 7}), Random({c.n, c.s, c.shared, 7}),
+             Random({c.n, c.s, c.shared, 5})},
+            c.l < 10);
+    }
+  }
+}
+
 TEST(SoftmaxAttention, TakesAnyStridesAndScale) {
   torch::manual_seed(16);
   const Operation operation = [](const Tensors& t) {
@@ -219,10 +241,13 @@ TEST(SoftmaxAttention, RefusesInvalidArguments) {
   EXPECT_FALSE(refuses(x, torch::zeros({2, 0, 3, 4}), torch::zeros({2, 0, 3, 4})));
   EXPECT_TRUE(refuses(x, torch::zeros({2, 5, 3, 3}), x));
   EXPECT_TRUE(refuses(x, torch::zeros({2, 4, 3, 4}), x));
+  EXPECT_FALSE(refuses(x, torch::zeros({2, 5, 1, 4}), torch::zeros({2, 5, 1, 4})));
+  EXPECT_TRUE(refuses(x, torch::zeros({2, 5, 2, 4}), torch::zeros({2, 5, 2, 4})));
   EXPECT_TRUE(refuses(x, x, torch::zeros({2, 5, 3, 0})));
   EXPECT_TRUE(refuses(x[0], x[0], x[0]));
   EXPECT_TRUE(refuses(x, x.to(torch::kDouble), x));
   EXPECT_TRUE(refuses(x, x, x, {.causal = true, .offset = -1}));
+  EXPECT_TRUE(refuses(x, x, x, {.causal = true, .window = -1}));
   EXPECT_TRUE(refuses(x, x, x, {.lengths = torch::tensor({int64_t{3}})}));
   EXPECT_TRUE(refuses(x, x, x, {.lengths = torch::tensor({3, 4}, torch::kInt32)}));
 }

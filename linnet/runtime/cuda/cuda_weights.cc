@@ -77,6 +77,7 @@ void CudaWeights<T>::CheckRuns(const Model& model) {
           NameOf(spec.stack.feed_forward));
   require(!spec.input.norm, "it has a norm of the embeddings");
   require(spec.head.bias, "its head has no bias");
+  require(spec.PositionDims() > 0, "it has no position embedding");
   require(spec.head.mixtures <= static_cast<int>(kernels::cuda::kMaxDrawMixtures), "it has ",
           spec.head.mixtures, " mixtures, too many");
   require(model.precision() != Precision::kInt8,
