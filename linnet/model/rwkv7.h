@@ -22,9 +22,9 @@
 
 namespace linnet {
 
-inline constexpr float kRwkv7Decay = -0.606530660f;  // -e^(-1/2)
-inline constexpr float kRwkv7NormEps = 64e-5f;       // of the norm of a head's output
-inline constexpr float kRwkv7LeastLength = 1e-12f;   // of k * k_k
+inline constexpr double kRwkv7Decay = -0.60653065971263342;  // -e^(-1/2)
+inline constexpr double kRwkv7NormEps = 64e-5;               // of the norm of a head's output
+inline constexpr double kRwkv7LeastLength = 1e-12;           // of k * k_k
 
 }  // namespace linnet
 

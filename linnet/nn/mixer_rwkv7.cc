@@ -68,8 +68,8 @@ class Rwkv7MixerImpl : public RecurrenceImpl {
 
   // Divided by its length.
   static Tensor Normalized(const Tensor& x) {
-    const double least = double{kRwkv7LeastLength} * double{kRwkv7LeastLength};
-    return x * x.square().sum(3, /*keepdim=*/true).clamp_min(least).rsqrt();
+    constexpr double kLeast = kRwkv7LeastLength * kRwkv7LeastLength;
+    return x * x.square().sum(3, /*keepdim=*/true).clamp_min(kLeast).rsqrt();
   }
 
   // To mean 0 and variance 1.

@@ -131,7 +131,8 @@ class Rwkv7Mixer : public RuntimeMixer {
     float *decay = pieces.decay + first, *rate = pieces.write + first;
     LowRank(
         call, row, kW1, decay_, dim_, [](float x) { return std::tanh(x); }, pieces, decay);
-    for (size_t i = 0; i < keys; ++i) decay[i] = kRwkv7Decay * Sigmoid(decay[i]);
+    for (size_t i = 0; i < keys; ++i)
+      decay[i] = static_cast<float>(kRwkv7Decay) * Sigmoid(decay[i]);
     LowRank(call, row, kA1, rate_, dim_, same, pieces, rate);
     for (size_t i = 0; i < keys; ++i) rate[i] = Sigmoid(rate[i]);
     for (size_t h = 0; h < count; ++h) {
@@ -161,7 +162,7 @@ class Rwkv7Mixer : public RuntimeMixer {
       erase[d] = key[d] * factor[d];
       squares += erase[d] * erase[d];
     }
-    const float length = std::max(std::sqrt(squares), kRwkv7LeastLength);
+    const float length = std::max(std::sqrt(squares), static_cast<float>(kRwkv7LeastLength));
     for (size_t d = 0; d < dim_; ++d) {
       const float removal = erase[d] / length, rate = write[d];
       k[d] = key[d] * (1 + (rate - 1) * key_rate[d]);
@@ -236,7 +237,7 @@ class Rwkv7Mixer : public RuntimeMixer {
     for (size_t m = 0; m < value_dim_; ++m) mean += x[m];
     mean /= width;
     for (size_t m = 0; m < value_dim_; ++m) variance += (x[m] - mean) * (x[m] - mean);
-    const float factor = 1 / std::sqrt(variance / width + kRwkv7NormEps);
+    const float factor = 1 / std::sqrt(variance / width + static_cast<float>(kRwkv7NormEps));
     for (size_t m = 0; m < value_dim_; ++m) x[m] = (x[m] - mean) * factor;
   }
 
