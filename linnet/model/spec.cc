@@ -11,6 +11,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "linnet/base/suggestion.h"
 #include "linnet/base/utf8.h"
 #include "linnet/error.h"
 #include "linnet/io/json.h"
@@ -257,10 +258,10 @@ void ReadStack(json& object, const std::string& where, StackSpec& stack) {
   object.erase(kPattern);
 }
 
-std::string Known(const json& object) {
-  std::string text;
-  for (const auto& [name, value] : object.items()) text += (text.empty() ? "" : ", ") + name;
-  return text;
+std::vector<std::string> NamesIn(const json& object) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : object.items()) names.push_back(name);
+  return names;
 }
 
 // Validates a spec; messages begin with `where`.
@@ -529,8 +530,9 @@ ModelSpec FromJson(const std::string& text, const std::string& where) {
     for (const char* name : {"width", "height", "channels"}) object.erase(name);
   }
   if (!object.empty()) {
-    throw InputError(where, ": unknown field ", Quote(object.begin().key()),
-                     "; this version knows ", Known(Object(spec)));
+    const std::string& name = object.begin().key();
+    throw InputError(where, ": unknown field ", Quote(name),
+                     Suggestion(name, NamesIn(Object(spec))));
   }
   Validate(spec, where);
   return spec;

@@ -391,7 +391,7 @@ inline const std::vector<MixerOracle>& MixerOracles() {
        .choices = {{"", {}},
                    {"window", {.window = 8}},
                    {"window_of_one_rotary", {.window = 1, .rotary = true}},
-                   {"modern",
+                   {"window_grouped",
                     {.window = 31,
                      .rotary = true,
                      .rotary_base = 500,
