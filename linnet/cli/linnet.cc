@@ -31,8 +31,7 @@ int main(int argc, char** argv) {
   SetUp(app);
   AddSiblingVerb(app, "data", "Download a data set", kDataProgram);
   AddSiblingVerb(app, "train", "Train a model", kTrainProgram);
-  AddSiblingVerb(app, "linearize", "Give a trained model another kind of attention",
-                 kTrainProgram);
+  AddSiblingVerb(app, "linearize", "Give a trained model another kind of attention", kTrainProgram);
   AddSiblingVerb(app, "plot", "Draw the curves of training runs", kPlotProgram);
   AddEval(app);
   AddSample(app);
