@@ -23,10 +23,11 @@ namespace {
 struct Options : BenchOptions {
   int length = 10'000;
   std::vector<std::string> precisions = {"f32", "bf16", "int8"};
+  std::vector<std::string> languages;  // kinds of random language models; empty: the paper's model
 };
 
-std::vector<Record> Measure(const Checkpoint& checkpoint, Precision precision,
-                            const Options& options) {
+Record Measure(const std::string& name, const Checkpoint& checkpoint, Precision precision,
+               const Options& options) {
   const auto model = Model::FromCheckpoint(checkpoint, {precision});
   Engine engine(model, {.threads = options.threads});
   const auto length = static_cast<size_t>(options.length);
@@ -61,41 +62,57 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, Precision precision,
   const auto multiply = [&] { products.Run(engine.pool()); };
   const std::vector<double> median = MedianSeconds({prefix, multiply}, options.seconds);
   const double seconds = median[0], rate = products.Operations() / median[1];
-  return {{.name = "prefix",
-           .label = StrCat(PrecisionName(precision), "  ", length,
-                           length == 1 ? " token; in steps " : " tokens; in steps ",
-                           FormatCount(1e3 * in_steps), " ms"),
-           .value = 1e3 * seconds,
-           .unit = "ms",
-           .limit = 1e3 * static_cast<double>(length) * ProductOperations(model->spec()) / rate,
-           .identity = {{"N", length},
-                        {"precision", PrecisionName(precision)},
-                        {"threads", engine.threads()},
-                        {"isa", kernels::ActiveIsa()},
-                        {"dot_unit", kernels::DotUnitName(kernels::ActiveDotUnit())},
-                        {"steps_ms", 1e3 * in_steps},
-                        {"product_gops", rate / 1e9},
-                        {"speedup", in_steps / seconds},
-                        {"error", error.value()}}}};
+  // The head runs at the last token alone.
+  const ModelSpec& spec = model->spec();
+  const double head = 2.0 * spec.stack.d_model * spec.OutputSize();
+  const double operations = (ProductOperations(spec) - head) * options.length + head;
+  return {.name = "prefix",
+          .label = StrCat(name, "  ", PrecisionName(precision), "  ", length,
+                          length == 1 ? " token; in steps " : " tokens; in steps ",
+                          FormatCount(1e3 * in_steps), " ms"),
+          .value = 1e3 * seconds,
+          .unit = "ms",
+          .limit = 1e3 * operations / rate,
+          .identity = {{"model", name},
+                       {"N", length},
+                       {"layers", spec.stack.layers()},
+                       {"d_model", spec.stack.d_model},
+                       {"tokens_a_second", options.length / seconds},
+                       {"precision", PrecisionName(precision)},
+                       {"threads", engine.threads()},
+                       {"isa", kernels::ActiveIsa()},
+                       {"dot_unit", kernels::DotUnitName(kernels::ActiveDotUnit())},
+                       {"steps_ms", 1e3 * in_steps},
+                       {"product_gops", rate / 1e9},
+                       {"speedup", in_steps / seconds},
+                       {"error", error.value()}}};
 }
 
 void Run(const Options& options) {
-  ModelSpec spec = RandomSpec("mnist");
-  spec.task = "copy", spec.head.kind = HeadKind::kCategorical,
-  spec.head.classes = spec.input.vocabulary = 128;
-  spec.input.max_length = options.length;
-  const Checkpoint checkpoint = RandomModel(spec);
   std::vector<Record> records;
-  for (const std::string& precision : options.precisions) {
-    const auto measured = Measure(checkpoint, ParsePrecision(precision), options);
-    records.insert(records.end(), measured.begin(), measured.end());
+  const auto measure = [&](const std::string& name, const ModelSpec& spec) {
+    const Checkpoint checkpoint = RandomModel(spec);
+    for (const std::string& precision : options.precisions) {
+      records.push_back(Measure(name, checkpoint, ParsePrecision(precision), options));
+    }
+  };
+  for (const std::string& kind : options.languages) measure(kind, RandomLanguageSpec(kind));
+  if (options.languages.empty()) {
+    ModelSpec spec = RandomSpec("mnist");
+    spec.task = "copy", spec.head.kind = HeadKind::kCategorical,
+    spec.head.classes = spec.input.vocabulary = 128;
+    spec.input.max_length = options.length;
+    measure("paper", spec);
   }
   PrintRecords(records, options.json);
   if (options.json) return;
   std::cout << "\n";
   for (const Record& record : records) {
-    std::cout << record.identity["precision"].get<std::string>() << ": the prefix is "
-              << record.identity["speedup"].get<double>() << " times faster than the steps\n";
+    std::cout << record.identity["model"].get<std::string>() << ", "
+              << record.identity["precision"].get<std::string>() << ": "
+              << FormatCount(record.identity["tokens_a_second"].get<double>())
+              << " tokens a second; the prefix is " << record.identity["speedup"].get<double>()
+              << " times faster than the steps\n";
   }
 }
 
@@ -104,16 +121,19 @@ void Run(const Options& options) {
 void AddPrefix(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "prefix", "Time a long prefix in one call against single steps",
-      R"(A model of the paper's size with random weights, at batch 1. The outputs of both forms are compared
-first. The limit is the time of the products with the weights, at the rate of products measured in
-the same run.)",
+      R"(A model of the paper's size with random weights, or language models of 12 layers of width 768,
+at batch 1. The outputs of both forms are compared first. The limit is the time of the products with
+the weights, at the rate of products measured in the same run.)",
       "  linnet bench prefix\n"
-      "  linnet bench prefix --length 2000 --precision bf16 --json\n");
+      "  linnet bench prefix --length 2000 --precision bf16 --json\n"
+      "  linnet bench prefix --language gated-delta-net,rwkv7 --length 512\n");
   auto options = std::make_shared<Options>();
   cli::AddOption(verb, "--length", options->length, "N", "Tokens of the prefix",
                  cli::Between(1, 1'000'000));
   cli::AddListOption(verb, "--precision", options->precisions, "NAMES",
                      "f32, bf16, int8 or several");
+  cli::AddListOption(verb, "--language", options->languages, "KINDS",
+                     "Language models in place of the paper's: gated-delta-net, rwkv7 or both");
   AddBenchOptions(verb, *options);
   verb->callback([options] { Run(*options); });
 }

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "linnet/kernels/linear.h"
+#include "linnet/model/spec.h"
 
 namespace linnet::bench {
 
@@ -50,11 +51,12 @@ void Products::Run(ThreadPool& pool) {
 }
 
 double ProductOperations(const ModelSpec& spec) {
-  const double d = spec.stack.d_model, heads = spec.stack.mixer().heads;
-  const double layer =
-      d * heads * (2.0 * spec.stack.mixer().query_dim + 2.0 * spec.stack.mixer().value_dim) +
-      2 * d * spec.stack.d_ff;
-  return 2 * (spec.stack.layers() * layer + d * spec.OutputSize());
+  int64_t weights = 0;
+  for (const TensorInfo& info : TensorTable(spec)) {
+    if (!IsMatrix(info.name)) continue;
+    weights += info.shape[0] * info.shape[1];
+  }
+  return 2.0 * static_cast<double>(weights);
 }
 
 }  // namespace linnet::bench

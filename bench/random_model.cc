@@ -8,6 +8,7 @@
 #include <map>
 #include <span>
 #include <system_error>
+#include <variant>
 #include <vector>
 
 #include "linnet/error.h"
@@ -26,6 +27,34 @@ ModelSpec RandomSpec(const std::string& dataset, const MixerSpec& attention) {
   }
   spec.stack.repeat = 16, spec.image()->width = spec.image()->height = 32,
   spec.image()->channels = 3, spec.input.max_length = 3071;
+  return spec;
+}
+
+ModelSpec RandomLanguageSpec(const std::string& kind) {
+  constexpr int kWidth = 768, kHeads = 12, kTokens = 32'000;
+  MixerSpec mixer{.kind = kind, .heads = kHeads, .query_dim = 64, .value_dim = 64};
+  ModelSpec spec;
+  spec.task = "tokens", spec.part = std::monostate();
+  spec.input = {.vocabulary = kTokens, .max_length = 2048, .value_embedding = kWidth};
+  spec.head = {.kind = HeadKind::kCategorical, .classes = kTokens, .bias = false};
+  spec.stack = {.pattern = {mixer}, .repeat = 12, .d_model = kWidth, .norm_first = true};
+  if (kind == "gated-delta-net") {
+    spec.stack.d_ff = 2048;
+    spec.stack.feed_forward = FeedForwardKind::kGated;
+    spec.stack.norm = NormKind::kRms;
+  } else if (kind == "rwkv7") {
+    mixer.decay_rank = 64, mixer.rate_rank = 64, mixer.gate_rank = 128;
+    spec.stack.pattern = {mixer};
+    mixer.value_rank = 32;
+    spec.stack.pattern.resize(12, mixer);
+    spec.stack.repeat = 1;
+    spec.stack.d_ff = 4 * kWidth;
+    spec.stack.feed_forward = FeedForwardKind::kShifted;
+    spec.input.norm = true;
+  } else {
+    throw InputError("no language model with random weights of kind '", kind,
+                     "'; choose gated-delta-net or rwkv7");
+  }
   return spec;
 }
 

@@ -11,6 +11,7 @@
 
 #include "bench/bench.h"
 #include "bench/benchmarks.h"
+#include "bench/scan_policies.h"
 #include "linnet/base/aligned.h"
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/thread_pool.h"
@@ -28,7 +29,6 @@
 namespace linnet::bench {
 namespace {
 
-using kernels::ScanDecay;
 using kernels::ScanOptions;
 using kernels::ScanShape;
 using kernels::ScanWidths;
@@ -41,30 +41,10 @@ struct Options : BenchOptions {
   std::vector<std::string> policies;
 };
 
-// A policy by the name of a recurrence that uses it.
-struct Policy {
-  const char* name;
-  ScanDecay decay;
-  ScanWrite write;
-  // Products of a vector and the state for each position and head: forward, and forward + backward
-  // (each product has two gradients, and the writes are recomputed).
-  double forward, both;
-};
-constexpr Policy kPolicies[] = {
-    {"linear", ScanDecay::kNone, ScanWrite::kAdd, 2, 7},
-    {"simple-gla", ScanDecay::kHead, ScanWrite::kAdd, 2, 7},
-    {"gla", ScanDecay::kKey, ScanWrite::kAdd, 2, 7},
-    {"delta-rule", ScanDecay::kNone, ScanWrite::kDelta, 3, 10},
-    {"gated-delta-rule", ScanDecay::kHead, ScanWrite::kDelta, 3, 10},
-    {"kda", ScanDecay::kKey, ScanWrite::kDelta, 3, 10},
-    {"gdn2", ScanDecay::kKey, ScanWrite::kTwoSided, 3, 10},
-    {"rwkv7", ScanDecay::kKey, ScanWrite::kRwkv7, 4, 14},
-};
-
 // One policy's problem, with all tensors that a training step holds.
 class Case {
  public:
-  Case(const Options& options, const Policy& policy, size_t length, ThreadPool& pool)
+  Case(const Options& options, const ScanPolicy& policy, size_t length, ThreadPool& pool)
       : pool_(pool),
         rows_(options.layout == "row"),
         shape_{.batch = 1,
@@ -141,7 +121,7 @@ class Case {
 
   // Compares the last head's first outputs with the reference, and for a short sequence its
   // gradients. `steps`: the outputs are those of steps. Throws RuntimeError unless they agree.
-  void Check(const Policy& policy, bool steps) {
+  void Check(const ScanPolicy& policy, bool steps) {
     constexpr size_t kMostRows = 4096, kMostGradients = 512;
     if (steps) {
       Steps();
@@ -173,7 +153,7 @@ class Case {
 
  private:
   // Turns random numbers in (-1, 1) into decays, strengths, and keys of length 1.
-  void Prepare(const Policy& policy) {
+  void Prepare(const ScanPolicy& policy) {
     for (float& g : in_[3]) g = -0.05f * (1 + g);  // a mean of -0.05, as gates have in training
     if (policy.write == ScanWrite::kAdd) return;
     Normalize(in_[1]);
@@ -315,12 +295,8 @@ class Measurement {
         std::cerr << "linnet bench scan: left out: N = " << length << std::endl;
         break;
       }
-      for (const Policy& policy : kPolicies) {
-        const auto& names = options_.policies;
-        if (!names.empty() && std::find(names.begin(), names.end(), policy.name) == names.end()) {
-          continue;
-        }
-        Measure(policy, length);
+      for (const ScanPolicy& policy : kScanPolicies) {
+        if (Chosen(policy, options_.policies)) Measure(policy, length);
       }
     }
     PrintRecords(records_, options_.json);
@@ -328,7 +304,7 @@ class Measurement {
   }
 
  private:
-  void Measure(const Policy& policy, size_t length) {
+  void Measure(const ScanPolicy& policy, size_t length) {
     Case problem(options_, policy, length, pool_);
     Baseline baseline(options_, length, pool_);
     problem.Check(policy, /*steps=*/true);
@@ -414,7 +390,7 @@ of two times: the multiply-adds at the machine's peak, and reading and writing t
   cli::AddOption(verb, "--dim", options->dim, "D", "Dimensions of keys and values: 32, 64 or 128",
                  CLI::IsMember({32, 64, 128}).description(""));
   std::vector<std::string> names;
-  for (const Policy& policy : kPolicies) names.push_back(policy.name);
+  for (const ScanPolicy& policy : kScanPolicies) names.push_back(policy.name);
   cli::AddListOption(verb, "--policies", options->policies, "NAMES",
                      "Policies: linear, simple-gla, gla, delta-rule, gated-delta-rule, kda, gdn2, "
                      "rwkv7 (default: all)",

@@ -1,6 +1,6 @@
-// For tests: language models over gated recurrences (tests/golden/gated/lm_*.safetensors), as linnet's
-// models: those of flash-linear-attention also as folders in Hugging Face's layout, RWKV-7's also as
-// tensors of BlinkDL's.
+// For tests: language models over gated recurrences (tests/golden/gated/lm_*.safetensors), as
+// linnet's models: those of flash-linear-attention also as folders in Hugging Face's layout,
+// RWKV-7's also as tensors of BlinkDL's.
 #ifndef LINNET_TESTS_GATED_MODELS_H_
 #define LINNET_TESTS_GATED_MODELS_H_
 

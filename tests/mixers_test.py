@@ -230,7 +230,7 @@ class Mixers(unittest.TestCase):
         again = json.loads(self.ok("info", back, "--json"))["spec"]
         self.assertEqual((again["pattern"], again["layers"]), (info["spec"]["pattern"], 2))
         never = self.dir / "never"
-        self.assertIn("--window and --rotary are for softmax attention, and --attention is gla; add 'full'",
+        self.assertIn("--window is for softmax attention, and --attention is gla; add 'full'",
                       self.refused(never, *task, "--attention", "gla"))
         self.assertIn("unknown --positions 'some'; choose sequence, grid or none",
                       self.refused(never, *task, *hybrid, "--positions", "some"))

@@ -9,6 +9,7 @@ namespace linnet::bench {
 void AddAttention(CLI::App& app);
 void AddFeatures(CLI::App& app);
 void AddMemory(CLI::App& app);
+void AddScanTorch(CLI::App& app);
 void AddSpeech(CLI::App& app);
 void AddTrain(CLI::App& app);
 

@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
   linnet::cli::SetUp(app);
   AddTrain(app);
   AddMemory(app);
+  AddScanTorch(app);
   AddFeatures(app);
   AddAttention(app);
   AddSpeech(app);

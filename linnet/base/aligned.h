@@ -8,11 +8,13 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
+#include <span>
 #include <type_traits>
 #include <utility>
 
@@ -74,6 +76,12 @@ class AlignedBuffer {
   std::unique_ptr<T[], Free> data_;
   size_t size_ = 0;
 };
+
+inline AlignedBuffer<float> AlignedCopy(std::span<const float> from) {
+  AlignedBuffer<float> copy(from.size());
+  std::copy(from.begin(), from.end(), copy.begin());
+  return copy;
+}
 
 }  // namespace linnet
 

@@ -27,6 +27,8 @@ void AddBench(CLI::App& app) {
   add(kBenchProgram, "serve", "Time the server, with many clients at once");
   add(kBenchTorchProgram, "train", "Time a training step of the paper's MNIST model");
   add(kBenchTorchProgram, "memory", "Measure the memory of training causal linear attention");
+  add(kBenchTorchProgram, "scan-torch",
+      "Time gated recurrences against chunks in libtorch's operations");
   add(kBenchTorchProgram, "features", "Measure the error of random feature maps");
   add(kBenchTorchProgram, "attention",
       "Measure time and memory of attention against the length (the paper's figure 1)");

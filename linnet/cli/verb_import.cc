@@ -365,8 +365,9 @@ void AddImport(CLI::App& app) {
   CLI::App* verb = AddVerb(
       app, "import", "Convert a model of fast-transformers, flash-linear-attention or RWKV-7",
       R"(A folder with config.json, safetensors and tokenizer.json, as transformers' save_pretrained()
-writes it, is a language model of flash-linear-attention: gla, retnet, delta_net, gated_deltanet or
-kda. It needs no options; docs/from-flash-linear-attention.md says what is supported.
+writes it, is a language model of flash-linear-attention: gla, retnet, delta_net, gated_deltanet,
+gated_deltaproduct, kda, hgrn or mamba2, also with some layers of softmax attention. It needs no
+options; docs/from-flash-linear-attention.md says what is supported.
 
 A .pth file of RWKV-7 (x070), with tensors such as blocks.0.att.receptance.weight, needs no options
 either. The model reads and writes token numbers.

@@ -15,7 +15,7 @@ struct LayerNormShape {
   float eps = 1e-5f;
 };
 
-// The input of the norm: t = factor (x_0 + x_1 + ... + x_{parts-1}) + residual, added in this order.
+// The input of the norm: t = factor (x_0 + ... + x_{parts-1}) + residual, added in this order.
 struct LayerNormInput {
   const float* x = nullptr;  // [parts][rows, dim]
   size_t x_stride = 0;       // floats from row to row

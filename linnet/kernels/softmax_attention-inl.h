@@ -165,8 +165,8 @@ struct Visible {
 
 // The keys that the rows of a tile see in a block, counted from the block's first key.
 struct TileKeys {
-  // Row r sees the keys least + firsts[r] .. least + counts[r] - 1; firsts = counts = 0: none. `most`
-  // is the largest count. `least` is a multiple of a panel's width.
+  // Row r sees the keys least + firsts[r] .. least + counts[r] - 1; firsts = counts = 0: none.
+  // `most` is the largest count. `least` is a multiple of a panel's width.
   size_t firsts[kTileRows], counts[kTileRows], least = SIZE_MAX, most = 0;
 
   TileKeys(const Visible& visible, size_t begin, size_t keys, size_t query, size_t rows) {

@@ -12,8 +12,8 @@
 //
 // For each batch element and head, query i = 0 .. L-1 sees the keys j < lengths[n] and, if
 // `causal`, only those with j <= i + offset: `offset` keys precede the first query, as when a
-// sequence is processed in pieces over its key cache. With a `window`, i sees only the last `window`
-// of these, and the work per query is O(window). With sums over the keys that i sees:
+// sequence is processed in pieces over its key cache. With a `window`, i sees only the last
+// `window` of these, and the work per query is O(window). With sums over the keys that i sees:
 //
 //   p_ij  = exp(scale q_i . k_j) / sum_j exp(scale q_i . k_j)
 //   out_i = sum_j p_ij v_j                                      [M]   (the paper's eq. 2)

@@ -249,8 +249,8 @@ TEST_P(SoftmaxAttention, TakesLengths) {
   }
 }
 
-// Windows of one key, around a block of keys and a task's queries, and beyond the sequence; in whole
-// sequences, pieces, and where some or all queries of a sequence are behind its keys.
+// Windows of one key, around a block of keys and a task's queries, and beyond the sequence; in
+// whole sequences, pieces, and where some or all queries of a sequence are behind its keys.
 TEST_P(SoftmaxAttention, TakesWindows) {
   for (size_t window : {1, 2, 13, 96, 191, 192, 193, 300, 1000}) {
     CheckProblem({{1, 420, 420, 1, 5, 9}, {0.5f, true, 0, window}, {}, {.shift = 1}});

@@ -6,8 +6,8 @@
 //   WriteFla(Checkpoint::Open("gla.safetensors"), "gla-again");
 //
 // Kinds: gla, retnet, delta_net, gated_deltanet, gated_deltaproduct, kda, hgrn and mamba2; all but
-// the last may have layers of softmax attention. Options that would change what a model computes, and that
-// linnet does not have, are refused by name.
+// the last may have layers of softmax attention. Options that would change what a model computes,
+// and that linnet does not have, are refused by name.
 #ifndef LINNET_MODEL_FLA_H_
 #define LINNET_MODEL_FLA_H_
 

@@ -53,8 +53,8 @@ struct MixerInfo {
   std::string (*describe)(const MixerSpec& spec) = nullptr;
   // The feature that fast-transformers lacks to run this mixer, or ""; null: it lacks none.
   std::string (*beyond)(const MixerSpec& spec) = nullptr;
-  // Of a recurrence that reads more than queries, keys and values, which come first, and has tensors
-  // of its own, which lie beside the projections ("...attention.A_log"); null: neither.
+  // Of a recurrence that reads more than queries, keys and values, which come first, and has
+  // tensors of its own, which lie beside the projections ("...attention.A_log"); null: neither.
   std::vector<ProjectionInfo> (*projections)(const MixerSpec& spec) = nullptr;
   std::vector<TensorInfo> (*tensors)(const MixerSpec& spec) = nullptr;
   // The form of a gated recurrence, which determines both; null: the mixer is none.

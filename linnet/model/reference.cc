@@ -415,7 +415,7 @@ std::span<const float> Floats(const Tensor& tensor, size_t size, std::vector<flo
   if (tensor.dtype == DType::kF32) {
     floats = tensor.f32().first(size);
   } else {
-    own = ToFloats(tensor, size);
+    own = ToFloats(tensor, 0, size);
     floats = own;
   }
   CheckFinite(floats, path, tensor.name);
@@ -448,10 +448,10 @@ std::vector<std::string> ReferenceTasks() {
   return names;
 }
 
-std::vector<float> ToFloats(const Tensor& tensor, size_t size) {
-  std::vector<float> floats(size);
+std::vector<float> ToFloats(const Tensor& tensor, size_t first, size_t count) {
+  std::vector<float> floats(count);
   const auto element = [&]<typename T>(T value, size_t i) {
-    std::memcpy(&value, tensor.data.data() + i * sizeof(T), sizeof(T));
+    std::memcpy(&value, tensor.data.data() + (first + i) * sizeof(T), sizeof(T));
     return value;
   };
   for (size_t i = 0; i < floats.size(); ++i) {
@@ -477,6 +477,16 @@ std::vector<float> ToFloats(const Tensor& tensor, size_t size) {
     }
   }
   return floats;
+}
+
+bool HoldsFloats(const Tensor& tensor, const std::vector<int64_t>& shape) {
+  const auto without_ones = [](std::vector<int64_t> sizes) {
+    std::erase(sizes, 1);
+    return sizes;
+  };
+  const bool is_float =
+      tensor.dtype == DType::kF32 || tensor.dtype == DType::kF16 || tensor.dtype == DType::kBF16;
+  return is_float && without_ones(tensor.shape) == without_ones(shape);
 }
 
 std::string ReferenceName(const std::string& name) {

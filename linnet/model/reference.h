@@ -78,9 +78,12 @@ class ReferenceModel {
 // "model.", "_orig_mod."), and with "transformer." before the names of a stack.
 std::string ReferenceName(const std::string& name);
 
-// The first `size` elements of a tensor of F32, F16, BF16 or F64; infinity for values beyond a
-// float's range. Throws InputError for other types.
-std::vector<float> ToFloats(const Tensor& tensor, size_t size);
+// `count` elements from `first` on of a tensor of F32, F16, BF16 or F64; infinity for values beyond
+// a float's range. Throws InputError for other types.
+std::vector<float> ToFloats(const Tensor& tensor, size_t first, size_t count);
+
+// Whether a tensor is F32, F16 or BF16 of this shape, but for axes of size 1.
+bool HoldsFloats(const Tensor& tensor, const std::vector<int64_t>& shape);
 
 // Imports a model from its tensors. F16, BF16 and F64 are converted. Throws InputError, beginning
 // with `path`, for parts of models (a stack, a decoder), missing or extra tensors, and a weight

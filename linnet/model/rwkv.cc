@@ -24,11 +24,6 @@ bool IsIgnored(const std::string& name) {
   return name == "blocks.0.att.v0" || name == "blocks.0.att.v1" || name == "blocks.0.att.v2";
 }
 
-std::vector<int64_t> WithoutOnes(std::vector<int64_t> shape) {
-  std::erase(shape, 1);
-  return shape;
-}
-
 }  // namespace
 
 bool IsRwkv(std::span<const Tensor> tensors) {
@@ -129,14 +124,10 @@ void RwkvModel::CheckTensors() const {
     const Tensor& tensor = Get(name);
     std::vector<int64_t> shape = info.shape;
     if (transposed) std::reverse(shape.begin(), shape.end());
-    const bool is_float =
-        tensor.dtype == DType::kF32 || tensor.dtype == DType::kF16 || tensor.dtype == DType::kBF16;
-    if (WithoutOnes(tensor.shape) != WithoutOnes(shape) || !is_float) {
+    if (!HoldsFloats(tensor, shape)) {
       throw InputError(path_, ": the tensor ", Quote(name), " is ", DTypeName(tensor.dtype), " ",
                        FormatShape(tensor.shape),
-                       ", but the first block's sizes need F32, F16 or "
-                       "BF16 ",
-                       FormatShape(shape));
+                       ", but the first block's sizes need F32, F16 or BF16 ", FormatShape(shape));
     }
     used.insert(name);
   }
@@ -169,7 +160,7 @@ void RwkvModel::Write(const std::string& path, const std::string& training) cons
   for (const TensorInfo& info : TensorTable(spec_)) {
     const auto [name, transposed] = RwkvPartOf(info.name);
     const Tensor& tensor = Get(name);
-    std::vector<float> values = ToFloats(tensor, static_cast<size_t>(tensor.numel()));
+    std::vector<float> values = ToFloats(tensor, 0, static_cast<size_t>(tensor.numel()));
     CheckFinite(values, path_, name);
     if (transposed) {
       const std::vector<float> from = values;

@@ -5,6 +5,7 @@
 #ifndef LINNET_MODEL_RWKV7_REF_H_
 #define LINNET_MODEL_RWKV7_REF_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <string>

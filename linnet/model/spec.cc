@@ -273,6 +273,7 @@ class Validator {
     Task();
     Mixers();
     Stack();
+    CarriedValues();
     Input();
     Head();
     if (const ImageSpec* image = spec_.image()) Image(*image);
@@ -320,7 +321,6 @@ class Validator {
       InRange("heads", mixer.heads, 1, 1000);
       InRange("value_dim", mixer.value_dim, 1, 4096);
     }
-    CarriedValues();
   }
 
   // A layer that reads the values of an earlier one must have one, with the same sizes.
@@ -471,6 +471,8 @@ std::vector<std::string> Words(const std::string& text) {
   std::istringstream in(text);
   return {std::istream_iterator<std::string>(in), std::istream_iterator<std::string>()};
 }
+
+bool SameMixer(const MixerSpec& a, const MixerSpec& b) { return Object(a) == Object(b); }
 
 bool operator==(const ModelSpec& a, const ModelSpec& b) { return ToJson(a) == ToJson(b); }
 

@@ -1,5 +1,5 @@
-// What linnet's own code needs of a ModelSpec beyond linnet/spec.h: the names of its enumerators, the
-// tensors of its checkpoint, and its position table.
+// What linnet's own code needs of a ModelSpec beyond linnet/spec.h: the names of its enumerators,
+// the tensors of its checkpoint, and its position table.
 //
 //   for (const TensorInfo& tensor : TensorTable(spec)) ...   // names and shapes, in file order
 #ifndef LINNET_MODEL_SPEC_H_
@@ -58,6 +58,9 @@ struct SpecDifference {
 };
 std::optional<SpecDifference> FirstDifference(const ModelSpec& a, const ModelSpec& b);
 
+// Whether two mixers have the same kind and parameters.
+bool SameMixer(const MixerSpec& a, const MixerSpec& b);
+
 // Tensor names and shapes of a checkpoint with this spec (types: StoredAs() of precision.h):
 //   fast-transformers' names under "transformer." (encoder-decoder: "encoder." and "decoder."),
 //     with those of each mixer (MixerInfo::tensors)
@@ -67,8 +70,8 @@ std::optional<SpecDifference> FirstDifference(const ModelSpec& a, const ModelSpe
 //     above
 //   predictor.{weight,bias}; no bias unless head.bias
 //   embedding_norm, if input.norm
-//   RMS norms have no bias; a gated feed-forward block has linear1, gate and linear2 without biases,
-//     a shifted one shift [d_model], linear1 and linear2 without biases
+//   RMS norms have no bias; a gated feed-forward block has linear1, gate and linear2 without
+//     biases, a shifted one shift [d_model], linear1 and linear2 without biases
 //   images: first_value.probability [vocabulary], the distribution of the first byte
 //   frames: input_projection.{weight,bias} [value_embedding, Inputs()] instead of the value
 //     embedding, and input_norm.{mean,deviation} [bands] for BandNorm::kCorpus

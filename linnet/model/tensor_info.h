@@ -23,8 +23,8 @@ struct ProjectionInfo {
   int readers = 1;      // so many heads in turn read the same columns; divides their number
   // The tensor's rows are so many blocks, each with an equal part of every head's columns.
   int blocks = 1;
-  // The tensor [d_model] of a token shift: the product is of x + (previous x - x) * shift instead of
-  // the input x, where previous x is the input one position earlier, or zeros. "": of x.
+  // The tensor [d_model] of a token shift: the product is of x + (previous x - x) * shift instead
+  // of the input x, where previous x is the input one position earlier, or zeros. "": of x.
   std::string shift = {};
   bool carries = false;  // later layers' mixers may read these columns too
   // No product, but the columns of the last earlier projection that carries. Comes last.

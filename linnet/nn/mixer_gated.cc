@@ -47,8 +47,8 @@ class GatedMixerImpl : public RecurrenceImpl {
     return x.size(2) == spec_.heads ? x : x.repeat_interleave(spec_.heads / x.size(2), 2);
   }
 
-  // Behind the scan's state, state.tensors has, with a convolution, the last width - 1 inputs of all
-  // heads' queries, keys and values.
+  // Behind the scan's state, state.tensors has, with a convolution, the last width - 1 inputs of
+  // all heads' queries, keys and values.
   Tensor Compute(const Parts& in, const Tensor& lengths, MixerState* state) const override {
     const auto type = in[0].scalar_type();
     const auto part = [&](const std::string& name) { return Part(in, name); };

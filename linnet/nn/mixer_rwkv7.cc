@@ -1,5 +1,5 @@
-// RWKV-7's time mixing (model/rwkv7.h) over ops/scan.h. The token shifts in front of the projections
-// are the layer's.
+// RWKV-7's time mixing (model/rwkv7.h) over ops/scan.h. The token shifts in front of the
+// projections are the layer's.
 #include <torch/types.h>
 
 #include <cmath>

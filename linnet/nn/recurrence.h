@@ -1,5 +1,5 @@
-// Base of recurrences over ops/scan.h, which read more than queries, keys and values and have tensors
-// of their own (private to linnet/nn): the checks and masks around one computation.
+// Base of recurrences over ops/scan.h, which read more than queries, keys and values and have
+// tensors of their own (private to linnet/nn): the checks and masks around one computation.
 //
 //   class Mine : public RecurrenceImpl {
 //     explicit Mine(const MixerSpec& spec) : RecurrenceImpl(spec, Initial) {}

@@ -221,8 +221,8 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x, const Mask& mask, torch::Tensor* carried = nullptr);
   torch::Tensor Step(const torch::Tensor& x, MixerState& state, torch::Tensor* carried = nullptr);
   torch::Tensor Piece(const torch::Tensor& x, MixerState& state, torch::Tensor* carried = nullptr);
-  // The output of the layer's attention for its input x, before the residual: [N, L, d_model] -> the
-  // same.
+  // The output of the layer's attention for its input x, before the residual: [N, L, d_model] ->
+  // the same.
   torch::Tensor Attended(const torch::Tensor& x, const Mask& mask,
                          torch::Tensor* carried = nullptr);
 

@@ -30,11 +30,11 @@ struct SoftmaxAttentionOptions {
 
 // softmax(scale q k^T) v over the keys that are not masked out (the paper's equation 2):
 // q [N, L, H, D], k [N, S, G, D], v [N, S, G, M] -> [N, L, H, M], any strides (a last axis that is
-// not dense is copied); D, M >= 1. Head h of q reads head h / (H / G) of k and v. A query without keys has an output and a gradient of 0. In fp32
-// on the CPU and without `hidden`, runs the fused kernel, in memory that does not grow with L x S,
-// differentiable once. On a GPU, runs libtorch's fused attention where it supports the call.
-// Elsewhere runs the plain form, which materializes the scores. Throws InputError on shapes that do
-// not match.
+// not dense is copied); D, M >= 1. Head h of q reads head h / (H / G) of k and v. A query without
+// keys has an output and a gradient of 0. In fp32 on the CPU and without `hidden`, runs the fused
+// kernel, in memory that does not grow with L x S, differentiable once. On a GPU, runs libtorch's
+// fused attention where it supports the call. Elsewhere runs the plain form, which materializes the
+// scores. Throws InputError on shapes that do not match.
 torch::Tensor SoftmaxAttention(const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const SoftmaxAttentionOptions& options = {});
 

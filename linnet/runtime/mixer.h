@@ -77,8 +77,8 @@ struct MixerCall {
   const Block& block;
   kernels::HeadRange heads;
   // [rows, in_width]: for each of inputs() in turn, head after head, each with the columns of the
-  // input's projections in their order, then the shared columns (RuntimeMixer::Place()). `heads` may
-  // be any range.
+  // input's projections in their order, then the shared columns (RuntimeMixer::Place()). `heads`
+  // may be any range.
   const float* in;
   size_t in_width;
   float* out;  // [rows, heads, M]
@@ -96,8 +96,8 @@ struct MixerCall {
   }
 };
 
-// A head's columns in MixerCall::in: rows ProjectionInfo::RowOf() of the mixer's tensor + ".weight",
-// and of its bias if the file has one. Shared: rows [0, width), for every head.
+// A head's columns in MixerCall::in: rows ProjectionInfo::RowOf() of the mixer's tensor +
+// ".weight", and of its bias if the file has one. Shared: rows [0, width), for every head.
 struct Projection {
   std::string tensor;
   size_t width;

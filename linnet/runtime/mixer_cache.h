@@ -88,8 +88,8 @@ class CacheMixer : public RuntimeMixer {
     bool causal = false;  // query i attends to keys 0 .. offset + i, or those in the window
     size_t offset = 0;
   };
-  // out [queries, heads, M] from q [queries, heads, D] and one head of keys and values: k [keys, D],
-  // v [keys, M]; 0 without keys.
+  // out [queries, heads, M] from q [queries, heads, D] and one head of keys and values: k [keys,
+  // D], v [keys, M]; 0 without keys.
   virtual void Attend(const Shape& shape, In q, In k, In v, kernels::Strided<float> out,
                       float* scratch) const = 0;
   virtual size_t AttendScratch(size_t rows, size_t keys) const = 0;

@@ -107,8 +107,8 @@ std::vector<std::pair<std::string, MixerSpec>> Variants(const MixerInfo& info) {
     modern.qkv_bias = modern.out_bias = false;
     add("full", "modern", modern);
     add("full", "rotary_grouped", {.rotary = true, .key_heads = 2});
-    // With the usual eps, one of these heads' outputs is so small that its norm magnifies a rounding
-    // to bf16 beyond the tolerance.
+    // With the usual eps, one of these heads' outputs is so small that its norm magnifies a
+    // rounding to bf16 beyond the tolerance.
     add("gla", "grouped", {.key_heads = 2, .output_norm_eps = 0.01f});
     add("retention", "grouped", {.key_heads = 2});
     add("gated-delta-product", "grouped", {.key_heads = 2, .householders = 3});

@@ -7,6 +7,7 @@
 #include "linnet/base/aligned.h"
 #include "linnet/base/parallel.h"
 #include "linnet/kernels/scan.h"
+#include "linnet/runtime/gate_functions.h"
 #include "linnet/runtime/mixer.h"
 #include "linnet/runtime/second_factor.h"
 
@@ -17,10 +18,6 @@ using kernels::ScanDecay;
 using kernels::ScanWrite;
 
 constexpr size_t kAlign = kCacheLine / sizeof(float);
-
-float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
-float Silu(float x) { return x * Sigmoid(x); }
-float Softplus(float x) { return std::max(x, 0.0f) + std::log1p(std::exp(-std::abs(x))); }
 
 class GatedMixer : public RuntimeMixer {
  public:
@@ -52,7 +49,7 @@ class GatedMixer : public RuntimeMixer {
       parts_.push_back({Part::kKey, i, dim_ + i * dim_, dim_});
       parts_.push_back({Part::kValue, i, (1 + times_) * dim_ + i * value_dim_, value_dim_});
     }
-    const auto tensor = [&](const std::string& name) { return Copied(make.tensor(name)); };
+    const auto tensor = [&](const std::string& name) { return AlignedCopy(make.tensor(name)); };
     if (taps_ > 0) TakeConvolution(make);
     norm_ = tensor(std::string(form_.norm) + ".weight");
     if (form_.timed) skip_ = tensor("D");
@@ -174,12 +171,6 @@ class GatedMixer : public RuntimeMixer {
   kernels::ScanWidths widths() const { return {options_, dim_, value_dim_}; }
   // Floats of a head's past inputs.
   size_t Past() const { return taps_ > 0 ? (taps_ - 1) * channels_ : 0; }
-
-  static AlignedBuffer<float> Copied(std::span<const float> from) {
-    AlignedBuffer<float> copy(from.size());
-    std::copy(from.begin(), from.end(), copy.begin());
-    return copy;
-  }
 
   // Rows of each head, where several heads in turn have the same ones.
   AlignedBuffer<float> ForEachHead(std::span<const float> from) const {
@@ -339,7 +330,7 @@ class GatedMixer : public RuntimeMixer {
         decay_factor_.Apply(Shared(call, row, decay_at_), begin * dim_, call.heads.end * dim_,
                             decay);
         for (size_t i = 0; i < count * dim_; ++i) {
-          decay[i] = -Softplus(-decay[i]) / kLowRankDecayDivisor;
+          decay[i] = LogSigmoid(decay[i]) / kLowRankDecayDivisor;
           if (floor_ < 0) decay[i] = std::max(decay[i], floor_);
         }
         return;

@@ -8,6 +8,7 @@
 #include "linnet/base/aligned.h"
 #include "linnet/base/parallel.h"
 #include "linnet/kernels/scan.h"
+#include "linnet/runtime/gate_functions.h"
 #include "linnet/runtime/mixer.h"
 
 namespace linnet {
@@ -15,9 +16,6 @@ namespace {
 
 constexpr size_t kAlign = kCacheLine / sizeof(float);
 
-float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
-float Silu(float x) { return x * Sigmoid(x); }
-float LogSigmoid(float x) { return std::min(x, 0.0f) - std::log1p(std::exp(-std::abs(x))); }
 float LogAddExp(float a, float b) {
   return std::max(a, b) + std::log1p(std::exp(-std::abs(a - b)));
 }

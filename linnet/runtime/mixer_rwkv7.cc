@@ -11,6 +11,7 @@
 #include "linnet/base/parallel.h"
 #include "linnet/kernels/scan.h"
 #include "linnet/model/rwkv7.h"
+#include "linnet/runtime/gate_functions.h"
 #include "linnet/runtime/mixer.h"
 #include "linnet/runtime/second_factor.h"
 
@@ -20,8 +21,6 @@ namespace {
 constexpr size_t kAlign = kCacheLine / sizeof(float);
 constexpr kernels::ScanOptions kOptions = {.decay = kernels::ScanDecay::kKey,
                                            .write = kernels::ScanWrite::kRwkv7};
-
-float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
 
 class Rwkv7Mixer : public RuntimeMixer {
  public:
@@ -33,8 +32,9 @@ class Rwkv7Mixer : public RuntimeMixer {
     rate_ = SecondFactor(own("a2"), own("a0"), keys, /*transposed=*/true);
     gate_ = SecondFactor(own("g2"), {}, values, /*transposed=*/true);
     if (reads_) share_ = SecondFactor(own("v2"), own("v0"), values, /*transposed=*/true);
-    removal_ = Copied(own("k_k")), key_rate_ = Copied(own("k_a")), bonus_ = Copied(own("r_k"));
-    norm_ = Copied(own("ln_x.weight")), norm_bias_ = Copied(own("ln_x.bias"));
+    removal_ = AlignedCopy(own("k_k")), key_rate_ = AlignedCopy(own("k_a")),
+    bonus_ = AlignedCopy(own("r_k"));
+    norm_ = AlignedCopy(own("ln_x.weight")), norm_bias_ = AlignedCopy(own("ln_x.bias"));
     const auto ranks = {make.spec.decay_rank, make.spec.rate_rank, make.spec.gate_rank,
                         make.spec.value_rank};
     widest_rank_ = static_cast<size_t>(std::max(ranks));
@@ -100,12 +100,6 @@ class Rwkv7Mixer : public RuntimeMixer {
 
   kernels::ScanShape Shape(size_t batch, size_t length, size_t heads) const {
     return {.batch = batch, .length = length, .heads = heads, .dim = dim_, .value_dim = value_dim_};
-  }
-
-  static AlignedBuffer<float> Copied(std::span<const float> from) {
-    AlignedBuffer<float> copy(from.size());
-    std::copy(from.begin(), from.end(), copy.begin());
-    return copy;
   }
 
   // Columns of head h of the group.

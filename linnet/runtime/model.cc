@@ -19,12 +19,6 @@ namespace {
 
 size_t Size(int n) { return static_cast<size_t>(n); }
 
-AlignedBuffer<float> Copied(std::span<const float> from) {
-  AlignedBuffer<float> copy(from.size());
-  std::copy(from.begin(), from.end(), copy.begin());
-  return copy;
-}
-
 // Splits [0, count) into at most `most` ranges of nearly equal size, at multiples of `step`.
 std::vector<PackedGroup> Groups(size_t count, size_t step, size_t most) {
   const size_t steps = (count + step - 1) / step, groups = std::min(steps, most);
@@ -349,8 +343,8 @@ void Model::Packed::Cut(const Checkpoint& checkpoint) {
 void Model::Packed::ReadTables(const Checkpoint& checkpoint) {
   if (const SpeechSpec* speech = spec.speech()) {
     if (speech->normalization == BandNorm::kCorpus) {
-      input_mean = Copied(checkpoint.Tensor("input_norm.mean"));
-      input_deviation = Copied(checkpoint.Tensor("input_norm.deviation"));
+      input_mean = AlignedCopy(checkpoint.Tensor("input_norm.mean"));
+      input_deviation = AlignedCopy(checkpoint.Tensor("input_norm.deviation"));
     }
     for (const float deviation : input_deviation) {
       if (!(deviation >= 1e-6f)) {
@@ -359,13 +353,13 @@ void Model::Packed::ReadTables(const Checkpoint& checkpoint) {
       }
     }
   } else {
-    values =
-        Copied(checkpoint.Tensor(spec.head.tied ? "predictor.weight" : "value_embedding.weight"));
+    values = AlignedCopy(
+        checkpoint.Tensor(spec.head.tied ? "predictor.weight" : "value_embedding.weight"));
     const float scale = spec.head.tied ? std::sqrt(static_cast<float>(spec.stack.d_model)) : 1.0f;
     for (float& value : values) value *= scale;
   }
   if (position_dims > 0) {
-    positions = Copied(checkpoint.Tensor("pos_embedding.pe"));
+    positions = AlignedCopy(checkpoint.Tensor("pos_embedding.pe"));
     // The table follows the sine formula if rows 2^n - 1 and the last row do.
     std::vector<float> row(position_dims);
     for (int64_t t = 0; endless_positions && t < spec.input.max_length; t = 2 * t + 1) {
@@ -377,9 +371,9 @@ void Model::Packed::ReadTables(const Checkpoint& checkpoint) {
     }
   }
   if (spec.image()) endless_positions = false;  // images have a fixed length
-  if (spec.input.pixel_above) above = Copied(checkpoint.Tensor("above_embedding.weight"));
+  if (spec.input.pixel_above) above = AlignedCopy(checkpoint.Tensor("above_embedding.weight"));
   if (!spec.image()) return;
-  first_value = Copied(checkpoint.Tensor("first_value.probability"));
+  first_value = AlignedCopy(checkpoint.Tensor("first_value.probability"));
   double sum = 0;
   bool valid = true;
   for (float p : first_value) {

@@ -213,26 +213,76 @@ std::vector<std::string> PatternOf(const std::string& attention) {
   return kinds;
 }
 
-// The layers' mixers, each with the options that its kind has.
+// The options that some mixers have: name, whether it is softmax attention's, the setting and the
+// mixer's parameter, which have the same default.
+template <class Config, class Visit>
+void VisitMixerOptions(Config& c, MixerSpec& mixer, const Visit& visit) {
+  visit("window", true, c.window, mixer.window);
+  visit("rotary", true, c.rotary, mixer.rotary);
+  visit("rotary_base", true, c.rotary_base, mixer.rotary_base);
+  visit("qkv_bias", true, c.qkv_bias, mixer.qkv_bias);
+  visit("out_bias", true, c.out_bias, mixer.out_bias);
+  visit("lower_bound", false, c.lower_bound, mixer.lower_bound);
+  visit("householders", false, c.householders, mixer.householders);
+  visit("decay_rank", false, c.decay_rank, mixer.decay_rank);
+  visit("rate_rank", false, c.rate_rank, mixer.rate_rank);
+  visit("value_rank", false, c.value_rank, mixer.value_rank);
+}
+
+bool HasOption(const MixerInfo& info, const char* name, bool of_softmax) {
+  return of_softmax
+             ? info.windows
+             : std::find(info.options.begin(), info.options.end(), name) != info.options.end();
+}
+
+// The mixers of a pattern of layers; none if a kind is unknown, which Validate() names.
+std::vector<MixerInfo> InfosOf(const std::vector<std::string>& kinds) {
+  std::vector<MixerInfo> infos;
+  const std::vector<MixerInfo> all = Mixers();
+  for (const std::string& kind : kinds) {
+    const auto info = std::find_if(all.begin(), all.end(),
+                                   [&](const MixerInfo& one) { return one.name == kind; });
+    if (info == all.end()) return {};
+    infos.push_back(*info);
+  }
+  return infos;
+}
+
+// Calls visit(name, of_softmax, setting, default) for each option that no layer has.
+template <class Config, class Visit>
+void VisitUnusedOptions(Config& config, const Visit& visit) {
+  const std::vector<MixerInfo> infos = InfosOf(PatternOf(config.attention));
+  MixerSpec plain;
+  VisitMixerOptions(config, plain, [&](const char* name, bool of_softmax, auto& set, auto& own) {
+    const bool unused = std::none_of(infos.begin(), infos.end(), [&](const MixerInfo& info) {
+      return HasOption(info, name, of_softmax);
+    });
+    if (unused && !infos.empty()) visit(name, of_softmax, set, own);
+  });
+}
+
+// The layers' mixers, each with the options that its kind has. Throws InputError for an option that
+// no layer has.
 std::vector<MixerSpec> MixersOf(const TrainConfig& config, const MixerSpec& options) {
+  VisitUnusedOptions(config, [&](const char* name, bool of_softmax, const auto& set, auto plain) {
+    if (set == plain) return;
+    if (!of_softmax) {
+      throw InputError(Flag(name), " is not an option of --attention ", config.attention);
+    }
+    throw InputError(Flag(name), " is for softmax attention, and --attention is ", config.attention,
+                     "; add 'full' to it, as in gated-delta-net:3,full");
+  });
   std::vector<MixerSpec> mixers;
-  bool softmax = false, known = true;
+  const TrainConfig plain;
   for (const std::string& kind : PatternOf(config.attention)) {
     MixerSpec& mixer = mixers.emplace_back(options);
     mixer.kind = kind;
-    const std::vector<MixerInfo> all = Mixers();
-    const auto info = std::find_if(all.begin(), all.end(),
-                                   [&](const MixerInfo& one) { return one.name == kind; });
-    known = known && info != all.end();  // else Validate() names it
-    if (info != all.end() && info->windows) {
-      softmax = true;
-    } else {
-      mixer.window = 0, mixer.rotary = false;
+    for (const MixerInfo& info : InfosOf({kind})) {
+      VisitMixerOptions(plain, mixer, [&](const char* name, bool of_softmax, auto set, auto& own) {
+        if (!HasOption(info, name, of_softmax))
+          own = static_cast<std::remove_reference_t<decltype(own)>>(set);
+      });
     }
-  }
-  if (known && !softmax && (options.window > 0 || options.rotary)) {
-    throw InputError("--window and --rotary are for softmax attention, and --attention is ",
-                     config.attention, "; add 'full' to it, as in gated-delta-net:3,full");
   }
   return mixers;
 }
@@ -264,6 +314,10 @@ void PassFirstValues(StackSpec& stack) {
 }
 
 }  // namespace
+
+void DropUnusedOptions(TrainConfig& config) {
+  VisitUnusedOptions(config, [](const char*, bool, auto& set, auto plain) { set = plain; });
+}
 
 ModelSpec BaseSpec(const TrainConfig& config) {
   const int per_head = config.d_model / config.heads;

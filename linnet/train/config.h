@@ -366,6 +366,10 @@ double LearningRate(const TrainConfig& config, int64_t step, int64_t steps);
 // of a task are left to it. Throws InputError, naming the flag, on an unknown name.
 ModelSpec BaseSpec(const TrainConfig& config);
 
+// Sets options of mixers that no layer of --attention has back to their defaults; BaseSpec()
+// refuses them.
+void DropUnusedOptions(TrainConfig& config);
+
 }  // namespace linnet::train
 
 #endif  // LINNET_TRAIN_CONFIG_H_

@@ -113,10 +113,36 @@ TEST(TrainConfig, OptionsOfSoftmaxAreForItsLayersOnly) {
     BaseSpec(config);
     FAIL() << "accepted a window of gla";
   } catch (const Error& error) {
-    EXPECT_STREQ(error.what(),
-                 "--window and --rotary are for softmax attention, and --attention is gla; add "
-                 "'full' to it, as in gated-delta-net:3,full");
+    EXPECT_STREQ(
+        error.what(),
+        "--window is for softmax attention, and --attention is gla; add 'full' to it, as in "
+        "gated-delta-net:3,full");
   }
+}
+
+TEST(TrainConfig, OptionsThatNoLayerHas) {
+  TrainConfig config;
+  config.attention = "gla", config.qkv_bias = false, config.householders = 3;
+  const auto fault = [](const TrainConfig& one) {
+    try {
+      BaseSpec(one);
+    } catch (const InputError& error) {
+      return std::string(error.what());
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(fault(config),
+            "--qkv-bias is for softmax attention, and --attention is gla; add 'full' to it, as in "
+            "gated-delta-net:3,full");
+  config.qkv_bias = true;
+  EXPECT_EQ(fault(config), "--householders is not an option of --attention gla");
+  DropUnusedOptions(config);
+  EXPECT_EQ(config.householders, 2);
+  config.attention = "gla,gated-delta-product", config.householders = 3;
+  DropUnusedOptions(config);
+  const ModelSpec spec = BaseSpec(config);
+  EXPECT_EQ(spec.stack.mixer(0).householders, 2);
+  EXPECT_EQ(spec.stack.mixer(1).householders, 3);
 }
 
 TEST(TrainConfig, PositionsMayBeAbsent) {

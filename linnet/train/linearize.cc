@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <numbers>
 #include <utility>
@@ -30,13 +31,23 @@ nn::TransformerEncoderImpl& EncoderOf(const nn::Network& network) {
   throw RuntimeError("a network without an encoder");
 }
 
+bool ByChannel(const MixerSpec& mixer) {
+  const auto gated = FindMixer(mixer.kind).gated;
+  return gated != nullptr && gated(mixer).by_channel();
+}
+
 // A tensor's name in a model whose mixer of that layer is `from`, given its name where it is `to`:
 // "transformer.layers.3.attention.q_proj.weight" is "...query_projection.weight" for `from` = full.
 std::string NameIn(const MixerSpec& from, const MixerSpec& to, const std::string& name) {
   const std::vector<ProjectionInfo> of_from = MixerProjections(from), of_to = MixerProjections(to);
   std::vector<std::pair<std::string, std::string>> names = {
       {FindMixer(to.kind).out, FindMixer(from.kind).out}};
-  for (size_t i = 0; i < 3; ++i) names.emplace_back(of_to[i].name, of_from[i].name);
+  const bool from_channels = ByChannel(from), to_channels = ByChannel(to);
+  if (from_channels == to_channels) {
+    for (size_t i = 0; i < 3; ++i) names.emplace_back(of_to[i].name, of_from[i].name);
+  } else {  // a recurrence by channel has inputs in place of values, and no queries and keys
+    names.emplace_back(of_to[to_channels ? 0 : 2].name, of_from[from_channels ? 0 : 2].name);
+  }
   for (const auto& [there, here] : names) {
     const std::string part = ".attention." + there + ".";
     const size_t at = name.find(part);
@@ -53,6 +64,9 @@ class Matching {
       : config_(config), options_(options), hooks_(hooks) {
     if (config_.device != "cpu") throw InputError("--device ", config_.device, ": choose cpu");
     RunFolder(config_.out, /*resume=*/false);  // refuses a folder with a run or a model
+    if (std::filesystem::exists(Path())) {
+      throw InputError(Path(), ": this model already exists; choose another --out");
+    }
     at::set_num_threads(config_.threads > 0 ? config_.threads : ThreadPool::AvailableProcessors());
     torch::manual_seed(config_.seed);
     given_ = nn::LoadNetwork(options_.model);
@@ -96,12 +110,14 @@ class Matching {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     RunFolder folder(config_.out, /*resume=*/false);
     folder.Open();
-    result_.path = folder.path() + "/matched.safetensors";
+    result_.path = Path();
     nn::SaveModel(result_.path, *model_, "");
     return result_;
   }
 
  private:
+  std::string Path() const { return config_.out + "/matched.safetensors"; }
+
   void CheckSpecs(const ModelSpec& given, const ModelSpec& spec) {
     ValidateSpec(spec);
     if (spec.encoder_decoder() || spec.network != NetworkKind::kTransformer) {
@@ -115,9 +131,8 @@ class Matching {
     }
     for (int i = 0; i < spec.stack.layers(); ++i) {
       const auto layer = static_cast<size_t>(i);
-      if (Describe(given.stack.mixer(layer)) != Describe(spec.stack.mixer(layer))) {
+      if (!SameMixer(given.stack.mixer(layer), spec.stack.mixer(layer)))
         result_.layers.push_back(i);
-      }
     }
     if (result_.layers.empty()) {
       throw InputError(options_.model,
@@ -163,11 +178,16 @@ class Matching {
     nn::TransformerEncoderImpl& encoder = EncoderOf(*given_);
     encoder.observer = [&](size_t i, const Tensor& x, const nn::Mask& mask) {
       if (losses.size() == result_.layers.size()) return;
-      const int layer = result_.layers[losses.size()];
-      if (static_cast<size_t>(layer) != i) return;
-      const Tensor target = Layer(*given_, layer).Attended(x, mask, &given_carried);
+      const int layer = static_cast<int>(i);
+      auto &given = Layer(*given_, layer), &own = Layer(*model_, layer);
+      if (result_.layers[losses.size()] != layer) {  // it stays; later layers may read its values
+        if (given.attention->carries()) given.Attended(x, mask, &given_carried);
+        if (own.attention->carries()) own.Attended(x, mask, &carried);
+        return;
+      }
+      const Tensor target = given.Attended(x, mask, &given_carried);
       torch::AutoGradMode grad(learn);
-      const Tensor out = Layer(*model_, layer).Attended(x, mask, &carried);
+      const Tensor out = own.Attended(x, mask, &carried);
       losses.push_back((out - target).square().sum() / target.square().sum());
     };
     {

@@ -3,7 +3,7 @@
 // model is the second.
 //
 //   TrainConfig config = ...;              // the model's settings, with the new --attention
-//   MatchResult result = MatchAttention(kTextTask, config, {.model = "softmax.safetensors"}, hooks);
+//   MatchResult result = MatchAttention(kTextTask, config, {.model = "full.safetensors"}, hooks);
 //   config.init = result.path;
 //   Train(kTextTask, config, /*resume=*/false, hooks);
 //

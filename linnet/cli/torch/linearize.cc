@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -17,6 +18,7 @@
 #include "linnet/cli/torch/torch_verbs.h"
 #include "linnet/error.h"
 #include "linnet/io/file.h"
+#include "linnet/model/checkpoint.h"
 #include "linnet/train/linearize.h"
 #include "linnet/train/metrics.h"
 
@@ -37,10 +39,10 @@ struct LinearizeCommand {
 
 // Settings that a model keeps, that linearize chooses, or that are a task's own.
 bool IsChosen(const std::string& name, const std::string& tasks) {
-  static const char* const kKept[] = {"attention", "layers", "heads",       "d_model",
-                                      "d_ff",      "norm",   "norm_first",  "query_dim",
-                                      "value_dim", "init",   "convolution", "feed_forward",
-                                      "device",    "epochs", "activation",  "cuda_graph"};
+  static const char* const kKept[] = {
+      "attention",  "layers",    "heads",      "d_model",    "d_ff",          "norm",
+      "norm_first", "query_dim", "value_dim",  "init",       "convolution",   "feed_forward",
+      "device",     "epochs",    "activation", "cuda_graph", "embedding_norm"};
   return tasks.empty() &&
          std::none_of(std::begin(kKept), std::end(kKept), [&](const char* k) { return name == k; });
 }
@@ -52,11 +54,13 @@ void SetDefaults(TrainConfig& config) {
   config.lr_warmup = 0, config.lr_drop_at = 0, config.lr_patience = 0;
   config.lr_decay = 250, config.lr_decay_form = "cosine";
   config.validate_every = 0;
+  config.device = "cpu", config.cuda_graph = false;
 }
 
 const train::TaskInfo& TaskOf(const std::string& config, const std::string& path) {
   const ordered_json object = ordered_json::parse(config, nullptr, /*allow_exceptions=*/false);
-  const std::string name = object.is_object() ? object.value("task", "") : "";
+  const bool named = object.is_object() && object.contains("task") && object["task"].is_string();
+  const std::string name = named ? object["task"].get<std::string>() : "";
   for (const train::TaskInfo* task : train::Tasks()) {
     if (task->name == name) return *task;
   }
@@ -78,7 +82,7 @@ void WriteRecord(const LinearizeCommand& command, const TrainConfig& config,
                       {"error_copied", std::sqrt(match.copied_losses[i])},
                       {"error_matched", std::sqrt(match.matched_losses[i])}});
   }
-  ordered_json record = {{"model", fs::path(command.run).filename().string()},
+  ordered_json record = {{"model", ModelName(command.run)},
                          {"attention", config.attention},
                          {"match_steps", command.match.steps},
                          {"match_seconds", match.seconds},
@@ -117,6 +121,7 @@ int Linearize(const LinearizeCommand& command) {
   config.task = task.name;
   ApplyJson(text, config_path, config);
   config.attention = command.kind;
+  DropUnusedOptions(config);
   config.out.clear(), config.init.clear();
   SetDefaults(config);
   command.flags.Apply(*command.app, config);
@@ -131,7 +136,7 @@ int Linearize(const LinearizeCommand& command) {
   train::MatchOptions match = command.match;
   match.model = command.run + "/model.safetensors";
   TrainConfig matching = config;
-  matching.steps = std::max<int64_t>(config.steps, 1);  // 0 would ask for --epochs
+  if (matching.steps == 0) matching.steps = 1;  // 0 would ask for --epochs
   const train::MatchResult matched = MatchAttention(task, matching, match, hooks);
   if (matched.interrupted) {
     progress.Finish("stopped while matching; nothing was written");
@@ -163,8 +168,8 @@ void AddLinearize(CLI::App& root, int& exit_code) {
   static LinearizeCommand command;
   CLI::App* app = command.app =
       root.add_subcommand("linearize", "Give a trained model another kind of attention");
-  app->add_option("run", command.run, "Folder of the training of the model, from 'linnet train'")
-      ->type_name("FOLDER")
+  app->add_option("FOLDER", command.run, "Folder of the training of the model, from 'linnet train'")
+      ->type_name("")
       ->required();
   app->add_option("--to", command.kind,
                   "Attention of the new model, or a pattern of layers: gated-delta-net:3,full")
