@@ -248,7 +248,7 @@ TEST(Fla, ReadsAndWritesHybrids) {
     const FlaModel back = FlaModel::Open(again.string());
     EXPECT_EQ(back.spec(), model.spec());
     back.Write(second, "{}");
-    EXPECT_EQ(All(second), All(first));
+    EXPECT_EQ(AllTensors(second), AllTensors(first));
   }
 }
 
