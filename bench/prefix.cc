@@ -133,7 +133,7 @@ the weights, at the rate of products measured in the same run.)",
   cli::AddListOption(verb, "--precision", options->precisions, "NAMES",
                      "f32, bf16, int8 or several");
   cli::AddListOption(verb, "--language", options->languages, "KINDS",
-                     "Language models in place of the paper's: gated-delta-net, rwkv7 or both");
+                     "Language models in place of the paper's: gated-delta-net, rwkv7, ...");
   AddBenchOptions(verb, *options);
   verb->callback([options] { Run(*options); });
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "linnet/error.h"
+#include "linnet/model/mixer.h"
 #include "linnet/rng.h"
 
 namespace linnet::bench {
@@ -38,23 +39,25 @@ ModelSpec RandomLanguageSpec(const std::string& kind) {
   spec.input = {.vocabulary = kTokens, .max_length = 2048, .value_embedding = kWidth};
   spec.head = {.kind = HeadKind::kCategorical, .classes = kTokens, .bias = false};
   spec.stack = {.pattern = {mixer}, .repeat = 12, .d_model = kWidth, .norm_first = true};
-  if (kind == "gated-delta-net") {
+  const MixerInfo info = FindMixer(kind);
+  if (info.gated != nullptr) {
     spec.stack.d_ff = 2048;
     spec.stack.feed_forward = FeedForwardKind::kGated;
     spec.stack.norm = NormKind::kRms;
-  } else if (kind == "rwkv7") {
-    mixer.decay_rank = 64, mixer.rate_rank = 64, mixer.gate_rank = 128;
-    spec.stack.pattern = {mixer};
-    mixer.value_rank = 32;
-    spec.stack.pattern.resize(12, mixer);
-    spec.stack.repeat = 1;
-    spec.stack.d_ff = 4 * kWidth;
-    spec.stack.feed_forward = FeedForwardKind::kShifted;
-    spec.input.norm = true;
-  } else {
-    throw InputError("no language model with random weights of kind '", kind,
-                     "'; choose gated-delta-net or rwkv7");
+    return spec;
   }
+  if (info.projections == nullptr) {
+    throw InputError("no language model with random weights has attention '", kind,
+                     "'; choose a gated recurrence or rwkv7");
+  }
+  mixer.decay_rank = 64, mixer.rate_rank = 64, mixer.gate_rank = 128;
+  spec.stack.pattern = {mixer};
+  mixer.value_rank = 32;
+  spec.stack.pattern.resize(12, mixer);
+  spec.stack.repeat = 1;
+  spec.stack.d_ff = 4 * kWidth;
+  spec.stack.feed_forward = FeedForwardKind::kShifted;
+  spec.input.norm = true;
   return spec;
 }
 

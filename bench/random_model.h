@@ -15,8 +15,8 @@ namespace linnet::bench {
 // attention. Throws InputError for any other data set.
 ModelSpec RandomSpec(const std::string& dataset, const MixerSpec& attention = {});
 
-// A small language model: 12 layers of width 768 over 32,000 tokens, "gated-delta-net" with the
-// structure of flash-linear-attention or "rwkv7" with BlinkDL's. Throws InputError for others.
+// A small language model: 12 layers of width 768 over 32,000 tokens, with a gated recurrence in
+// flash-linear-attention's structure or rwkv7 in BlinkDL's. Throws InputError for other attention.
 ModelSpec RandomLanguageSpec(const std::string& kind);
 
 // A model with random weights. It is written to a temporary file and opened like every model; the

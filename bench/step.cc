@@ -158,7 +158,7 @@ void AddStep(CLI::App& bench) {
                  "Models to time (default: the shipped model and one of the paper's size)");
   cli::AddListOption(verb, "--language", options->languages, "KINDS",
                      "Language models of 12 layers of width 768 with random weights: "
-                     "gated-delta-net, rwkv7 or both");
+                     "gated-delta-net, rwkv7, ...");
   cli::AddListOption(verb, "--precision", options->precisions, "NAMES",
                      "f32, bf16, int8 or several, with --language");
   AddBenchOptions(verb, *options);

@@ -150,7 +150,8 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
       const Tensor got = gradients[which].to(torch::kFloat64).contiguous();
       const int64_t length = got.size(1), dim = got.size(-1);
       const int64_t heads = got.dim() == 3 ? 1 : got.size(2), readers = Spec().heads / heads;
-      for (int64_t i = 0; i < got.numel(); i += std::max<int64_t>(got.numel() / 24, 1)) {
+      const int64_t probes = length > 9 ? 8 : 24;  // the oracle's time grows with the length
+      for (int64_t i = 0; i < got.numel(); i += std::max<int64_t>(got.numel() / probes, 1)) {
         const int64_t d = i % dim, h = i / dim % heads, t = i / (dim * heads) % length;
         const int64_t n = i / (dim * heads * length);
         double slope = 0;
@@ -428,7 +429,8 @@ TEST_P(RecurrentConformance, GradientsThroughPiecesAndStepsEqualTheWholes) {
   const Mask past{.causal = true};
   for (const Rounding& rounding : kRoundings) {
     const Mixer mixer = Make(rounding.type);
-    for (const int64_t length : {2, 7, 33, 65}) {
+    // As above: beyond a chunk of the plain forms, or a block of the fused ones.
+    for (const int64_t length : {2, 7, rounding.type == torch::kFloat64 ? 65 : 33}) {
       Inputs in = Draw(2, length, length, rounding.type);
       for (Tensor& x : in) x.requires_grad_();
       const MixerSpec spec = Spec();

@@ -167,10 +167,10 @@ class GatedMixerImpl : public RecurrenceImpl {
       for (size_t i = 0; i < 3; ++i) {
         const int64_t blocks = projections_[i].blocks, width = projections_[i].width / blocks;
         const Tensor own = own_.at(std::string("qkv").substr(i, 1) + "_conv1d." + end);
-        all.push_back(
-            blocks == 1
-                ? own.flatten(1)
-                : own.flatten(1).unflatten(0, {blocks, -1, width}).transpose(0, 1).flatten(0, 2));
+        const Tensor rows = own.view({own.size(0), -1});  // a bias has one column
+        all.push_back(blocks == 1
+                          ? rows
+                          : rows.unflatten(0, {blocks, -1, width}).transpose(0, 1).flatten(0, 2));
       }
       return torch::cat(all).to(x.scalar_type());
     };
