@@ -252,18 +252,25 @@ struct LayerCase {
 
 // Every mixer case in default layers; the first case of each mixer also in all other kinds of
 // layers.
+// Each mixer in plain layers. What stands around a mixer does not depend on it: the first variant of
+// each kind is in half of the other structures, in turn.
 std::vector<LayerCase> LayerCases(const std::function<bool(const MixerInfo&)>& applies) {
   std::vector<LayerCase> cases;
+  bool turn = false;
   for (const MixerCase& mixer : MixerCases()) {
     if (!applies(mixer.info)) continue;
     cases.push_back({mixer.name, mixer});
     if (!mixer.first) continue;
-    cases.push_back({mixer.name + "_norm_first", mixer, true});
-    cases.push_back({mixer.name + "_convolution", mixer, false, 3});
-    cases.push_back({mixer.name + "_norm_first_convolution", mixer, true, 3});
-    cases.push_back({mixer.name + "_modern", mixer, false, 0, true});
-    cases.push_back({mixer.name + "_modern_norm_first", mixer, true, 0, true});
-    cases.push_back({mixer.name + "_shifted_norm_first", mixer, true, 0, false, true});
+    turn = !turn;
+    if (turn) {
+      cases.push_back({mixer.name + "_norm_first", mixer, true});
+      cases.push_back({mixer.name + "_convolution", mixer, false, 3});
+      cases.push_back({mixer.name + "_modern_norm_first", mixer, true, 0, true});
+    } else {
+      cases.push_back({mixer.name + "_norm_first_convolution", mixer, true, 3});
+      cases.push_back({mixer.name + "_modern", mixer, false, 0, true});
+      cases.push_back({mixer.name + "_shifted_norm_first", mixer, true, 0, false, true});
+    }
   }
   return cases;
 }
@@ -381,6 +388,9 @@ TEST_P(Layers, GradientsMatchDifferencesOfTheOracle) {
   TransformerEncoder encoder = Make(torch::kFloat64, options).batch;
   LayersOracle oracle(*encoder, options);
   for (const bool causal : CausalMasks()) {
+    // A convolution follows the mask, even before a mixer that is always causal.
+    const bool same = options.convolution == 0 && info().always_causal;
+    if (same && !causal) continue;
     const Tensor x = Normal({1, kLength, kWidth}).requires_grad_();
     const Tensor weights = Normal({kLength, kWidth});
     Rows rows = SequenceOf(x, 0, kLength);
