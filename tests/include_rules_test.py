@@ -160,7 +160,7 @@ def compared_names(root, names):
     found = []
     for file in sources(root):
         where = file.relative_to(root)
-        if file.stem.endswith("_test"):
+        if file.stem.endswith("_test") or file.stem.startswith("test_"):
             continue
         allowed = [re.compile(line) for pattern, line, _ in COMPARES if where.match(pattern)]
         for number, line in enumerate(file.read_text(errors="replace").splitlines(), 1):
