@@ -525,7 +525,7 @@ TEST_P(NotRecurrentConformance, RefusesRecurrentForms) {
       [&] { mixer->Remember(in[1], in[2], {}, state); },
       [&] { mixer->Recall(first(in[0]), state); }};
   for (const auto& form : forms) {
-    ExpectRefusal(form, "no recurrent form");
+    EXPECT_TRUE(Contains(ErrorOf(form), "no recurrent form"));
     EXPECT_TRUE(state.empty());
   }
   TransformerOptions options{.pattern = {Spec()}, .d_model = 8, .d_ff = 8};
