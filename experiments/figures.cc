@@ -19,10 +19,21 @@ void SetLook(plot::Series& series) {
     const char* label;
     int color;
     Marker marker;
-  } kLooks[] = {{"linear", 0, Marker::kCircle},           {"softmax", 1, Marker::kSquare},
-                {"lsh-4", 2, Marker::kDiamond},           {"lsh-1", 3, Marker::kTriangle},
-                {"stateful softmax", 4, Marker::kSquare}, {"softmax-plain", 4, Marker::kSquare},
-                {"lsh-8", 5, Marker::kTriangle},          {"bi-lstm", 3, Marker::kTriangle}};
+  } kLooks[] = {{"linear", 0, Marker::kCircle},
+                {"softmax", 1, Marker::kSquare},
+                {"lsh-4", 2, Marker::kDiamond},
+                {"lsh-1", 3, Marker::kTriangle},
+                {"stateful softmax", 4, Marker::kSquare},
+                {"softmax-plain", 4, Marker::kSquare},
+                {"lsh-8", 5, Marker::kTriangle},
+                {"bi-lstm", 3, Marker::kTriangle},
+                {"linear, elu", 0, Marker::kCircle},
+                {"linear, favor", 7, Marker::kCircle},
+                {"retention", 2, Marker::kDiamond},
+                {"gla", 3, Marker::kTriangle},
+                {"delta-net", 4, Marker::kSquare},
+                {"gated-delta-net", 5, Marker::kSquare},
+                {"kda", 6, Marker::kDiamond}};
   for (const auto& look : kLooks) {
     if (strcasecmp(look.label, series.label.c_str()) != 0) continue;
     series.color = look.color, series.marker = look.marker;
