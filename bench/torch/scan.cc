@@ -1,8 +1,8 @@
 // linnet bench scan-torch: the operation of gated recurrences beside the same recurrence in chunks
 // of libtorch's operations, as programs without kernels of their own compute it.
 #include <ATen/Parallel.h>
+#include <ATen/ops/linalg_solve_triangular.h>
 #include <torch/autograd.h>
-#include <torch/linalg.h>
 #include <torch/utils.h>
 
 #include <algorithm>
@@ -66,8 +66,8 @@ class Chunks {
       reads_k = beta * (c.defined() ? k * c.exp() : k);
       const Tensor m = Products(beta * k, k, c).tril(-1);
       const Tensor solved =
-          torch::linalg_solve_triangular(m, torch::cat({beta * v, reads_k}, 4), /*upper=*/false,
-                                         /*left=*/true, /*unitriangular=*/true);
+          at::linalg_solve_triangular(m, torch::cat({beta * v, reads_k}, 4), /*upper=*/false,
+                                      /*left=*/true, /*unitriangular=*/true);
       v = solved.narrow(4, 0, v.size(4));
       reads_k = solved.narrow(4, v.size(4), k.size(4));
     }
