@@ -24,7 +24,8 @@
 //
 // The decay kChannel (HGRN) has no queries and keys: the state of a head is V numbers h, with
 //
-//   h_t = e^g h_{t-1} + silu(i) (1 - e^g), g = log(b + (1 - b) sigmoid(f)), b = sigmoid(lower_bound)
+//   h_t = e^g h_{t-1} + silu(i) (1 - e^g)
+//   g   = log(b + (1 - b) sigmoid(f)),  b = sigmoid(lower_bound)
 //
 // where i and f are i_proj x and f_proj x, with a convolution the causal depthwise convolutions of
 // them; without `bounded`, b = 0. The result is h / sqrt(mean(h^2) + eps) * norm times

@@ -250,10 +250,8 @@ struct LayerCase {
   friend void PrintTo(const LayerCase& one, std::ostream* out) { *out << one.name; }
 };
 
-// Every mixer case in default layers; the first case of each mixer also in all other kinds of
-// layers.
-// Each mixer in plain layers. What stands around a mixer does not depend on it: the first variant of
-// each kind is in half of the other structures, in turn.
+// Every mixer case in default layers. What stands around a mixer does not depend on it: the first
+// case of each mixer is also in half of the other kinds of layers, in turn.
 std::vector<LayerCase> LayerCases(const std::function<bool(const MixerInfo&)>& applies) {
   std::vector<LayerCase> cases;
   bool turn = false;

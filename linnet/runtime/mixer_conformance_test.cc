@@ -113,9 +113,9 @@ double Tolerance(Precision precision) {
   return precision == Precision::kF32 ? 1e-4 : precision == Precision::kBf16 ? 0.02 : 0.05;
 }
 
-// The largest difference from the reference. In a narrow model a number may fall to the other side of
-// a rounding, depending on the order of a sum, and the norm of a head's small outputs may magnify
-// that: there one number in a hundred counts by a tenth.
+// The largest difference from the reference. In a narrow model a number may fall to the other side
+// of a rounding, depending on the order of a sum, and the norm of a head's small outputs may magnify
+// that: there the largest one in a hundred counts by a tenth.
 double Off(std::span<const float> got, std::span<const Doubles> want, Precision precision) {
   const double worst = Worst(got, want);
   if (precision == Precision::kF32 || !std::isfinite(worst)) return worst;
@@ -125,7 +125,7 @@ double Off(std::span<const float> got, std::span<const Doubles> want, Precision 
     all.push_back(std::abs(got[i] - want[i / width][i % width]));
   }
   std::sort(all.begin(), all.end());
-  return std::max(all[(all.size() - 1) * 99 / 100], worst / 10);
+  return std::max(all[all.size() - 1 - all.size() / 100], worst / 10);
 }
 
 void Whole(Engine& engine, size_t batch, const Input& input, size_t length, std::span<float> out) {
@@ -174,8 +174,8 @@ bool IsRnn(const ModelSpec& spec) {
                      [](const MixerSpec& mixer) { return FindMixer(mixer.kind).recurrent; });
 }
 
-// The cases for which `applies` is true, on the best instruction set; on each other one a quarter of
-// them, in turn. The kernels' own tests compare all instruction sets.
+// The cases for which `applies` is true, on the best instruction set; on each other one a quarter
+// of them, in turn. The kernels' own tests compare all instruction sets.
 template <class Applies>
 auto CasesWhere(Applies applies) {
   std::vector<Conformance::ParamType> cases;
