@@ -41,6 +41,12 @@ void PrintRecords(const std::vector<Record>& records, bool json) {
   }
 }
 
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 std::vector<double> MedianSeconds(const std::vector<FunctionRef<void()>>& bodies, double seconds) {
   constexpr double kTurn = 0.02;  // seconds: far longer than clock resolution and cache refills
   constexpr size_t kMinTurns = 5, kMaxTurns = 1000;
@@ -73,11 +79,7 @@ std::vector<double> MedianSeconds(const std::vector<FunctionRef<void()>>& bodies
     }
   }
   std::vector<double> medians;
-  for (Timing& timing : timings) {
-    const auto middle = timing.turns.begin() + static_cast<ptrdiff_t>(timing.turns.size() / 2);
-    std::nth_element(timing.turns.begin(), middle, timing.turns.end());
-    medians.push_back(*middle);
-  }
+  for (const Timing& timing : timings) medians.push_back(Median(timing.turns));
   return medians;
 }
 

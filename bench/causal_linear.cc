@@ -40,7 +40,6 @@ using kernels::CausalLinearShape;
 
 constexpr size_t kLeastLength = 64, kMostLength = size_t{1} << 20;
 
-using Options = CausalLinearBench;
 constexpr auto& kForms = kCausalLinearForms;
 
 double ToDouble(float x) { return x; }
@@ -55,7 +54,7 @@ double ToDouble(BFloat16 x) {
 // One problem with all tensors that a training step holds, in elements T.
 template <typename T>
 struct Case {
-  Case(const Options& options, size_t length, ThreadPool& pool)
+  Case(const CausalLinearBench& options, size_t length, ThreadPool& pool)
       : pool(pool),
         rows(options.layout == "row"),
         shape{.batch = 1,
@@ -180,7 +179,7 @@ void Check(Case<T>& problem, const CausalLinearForm& form) {
 }
 
 // Bytes of the tensors of a problem and of the reference that checks it.
-double Need(const Options& options, size_t length) {
+double Need(const CausalLinearBench& options, size_t length) {
   const auto n = static_cast<double>(length), d = static_cast<double>(options.dim),
              m = static_cast<double>(options.value_dim);
   const double element = options.precision == "bf16" ? 2 : 4;
@@ -200,7 +199,7 @@ constexpr const char* kPasses[] = {"forward", "forward+backward"};
 template <typename T>
 class Measurement {
  public:
-  explicit Measurement(const Options& options)
+  explicit Measurement(const CausalLinearBench& options)
       : options_(options),
         pool_(options.threads),
         identity_({{"batch", 1},
@@ -311,7 +310,7 @@ class Measurement {
     return StrCat("causal-linear/", kForms[form].name, "/", kPasses[pass]);
   }
 
-  const Options& options_;
+  const CausalLinearBench& options_;
   ThreadPool pool_;
   const nlohmann::ordered_json identity_;
   std::vector<Record> records_;
@@ -366,7 +365,7 @@ time per token divided by the shortest, over all N.)",
       "  linnet bench causal-linear --dim 64 --precision bf16 --layout row\n"
       "  linnet bench causal-linear --max-n 4096 --threads 1 --json\n"
       "  linnet bench causal-linear --device cuda --precision bf16\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CausalLinearBench>();
   const auto add = [&](const char* name, size_t& value, const char* help, double low, double high) {
     return cli::AddOption(verb, name, value, "N", help, cli::Between(low, high));
   };

@@ -31,9 +31,9 @@ double ToDouble(BFloat16 x) {
 
 // One problem with all tensors that a training step holds.
 template <typename T>
-class Case {
+class GpuCase {
  public:
-  Case(const CausalLinearBench& options, const cuda::Device& device, size_t length)
+  GpuCase(const CausalLinearBench& options, const cuda::Device& device, size_t length)
       : rows_(options.layout == "row"),
         shape_{.batch = options.batch,
                .length = length,
@@ -174,10 +174,7 @@ std::vector<double> GpuSeconds(std::span<const FunctionRef<void()>> bodies) {
     }
   }
   std::vector<double> median;
-  for (auto& times : seconds) {
-    std::sort(times.begin(), times.end());
-    median.push_back(times[times.size() / 2]);
-  }
+  for (const auto& times : seconds) median.push_back(Median(times));
   return median;
 }
 
@@ -199,7 +196,7 @@ void Run(const CausalLinearBench& options) {
       std::cerr << "linnet bench causal-linear: left out: " << what << std::endl;
       break;
     }
-    Case<T> problem(options, device, length);
+    GpuCase<T> problem(options, device, length);
     for (const CausalLinearForm& form : kCausalLinearForms) problem.Check(form);
 
     const auto forward = [&](int form) { problem.Forward(kCausalLinearForms[form].options); };

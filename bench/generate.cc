@@ -34,7 +34,7 @@
 namespace linnet::bench {
 namespace {
 
-struct Options : BenchOptions {
+struct GenerateBenchOptions : BenchOptions {
   std::string model, random;
   MixerSpec attention;
   bool stateless = false, whole = false, attention_given = false, lsh_given = false;
@@ -185,7 +185,7 @@ struct OverAnImage {
   int64_t first = 0, last = 0;
 };
 OverAnImage MeasureMemory(const std::shared_ptr<const Model>& model, size_t pixels, size_t batch,
-                          const Options& options) {
+                          const GenerateBenchOptions& options) {
   Engine engine(model, {.threads = options.threads});  // scratch not yet allocated
   std::vector<float> outputs(batch * engine.output_size());
   std::vector<int32_t> tokens(batch * pixels, model->spec().input.vocabulary / 2);
@@ -208,11 +208,6 @@ OverAnImage MeasureMemory(const std::shared_ptr<const Model>& model, size_t pixe
   return memory;
 }
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 // The time of an image, and the rates of the machine for its limit.
 struct ImageTimes {
   double image = 0;          // seconds per image
@@ -221,7 +216,8 @@ struct ImageTimes {
   int64_t grown = 0;         // growth of the peak memory during the measurement, in bytes
   Stateless stateless = {};  // with --stateless
 };
-ImageTimes MeasureImages(Engine& engine, size_t pixels, size_t batch, const Options& options) {
+ImageTimes MeasureImages(Engine& engine, size_t pixels, size_t batch,
+                         const GenerateBenchOptions& options) {
   const AlignedBuffer<float> weights(engine.model().weight_bytes() / sizeof(float));
   Products products(engine.model().precision(), static_cast<size_t>(engine.threads()));
   const auto read = [&] {
@@ -289,7 +285,8 @@ std::vector<double> MeasureSteps(Engine& engine, size_t pixels, size_t batch) {
 }
 
 std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& name,
-                            Precision precision, size_t batch, const Options& options) {
+                            Precision precision, size_t batch,
+                            const GenerateBenchOptions& options) {
   const auto model = Model::FromCheckpoint(checkpoint, {precision});
   const ModelSpec& spec = model->spec();
   const auto pixels = static_cast<size_t>(spec.input.max_length) + 1;
@@ -356,7 +353,7 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
   return records;
 }
 
-void Run(const Options& options) {
+void Run(const GenerateBenchOptions& options) {
   if (options.model.empty() == options.random.empty()) {
     throw InputError("give a MODEL, or --random mnist or cifar10");
   }
@@ -439,7 +436,7 @@ a time may fall below its limit.)",
       "  linnet bench generate --random mnist --attention full --stateless\n"
       "  linnet bench generate --random mnist --attention reformer --lsh-rounds 1 --lsh-chunk 29 "
       "--stateless\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GenerateBenchOptions>();
   cli::AddOption(verb, "MODEL", options->model, "", "An image model");
   cli::AddOption(verb, "--random", options->random, "NAME",
                  "The paper's model of mnist or cifar10 with random weights, in place of MODEL",

@@ -15,7 +15,7 @@ namespace linnet::bench {
 namespace {
 
 // In bf16 a GPU also rounds the results of the products, except in the residual stream.
-double Tolerance(Precision precision) { return precision == Precision::kF32 ? 1e-4 : 0.05; }
+double GpuTolerance(Precision precision) { return precision == Precision::kF32 ? 1e-4 : 0.05; }
 
 // Steps of the first and the last sequence must match the plain network. 20 positions include a
 // fold of keys and values into the state.
@@ -49,7 +49,7 @@ double Check(CudaEngine& engine, const Checkpoint& checkpoint) {
     worst = std::isnan(error.value()) ? INFINITY : std::max(worst, error.value());
   }
   engine.Reset();
-  const double allowed = Tolerance(engine.model().precision());
+  const double allowed = GpuTolerance(engine.model().precision());
   if (!(worst <= allowed)) {
     throw RuntimeError("bench generate: outputs differ from the plain network's by ", worst,
                        " (allowed: ", allowed, "); not timed");

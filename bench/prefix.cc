@@ -20,14 +20,14 @@
 namespace linnet::bench {
 namespace {
 
-struct Options : BenchOptions {
+struct PrefixBenchOptions : BenchOptions {
   int length = 10'000;
   std::vector<std::string> precisions = {"f32", "bf16", "int8"};
   std::vector<std::string> languages;  // kinds of random language models; empty: the paper's model
 };
 
 Record Measure(const std::string& name, const Checkpoint& checkpoint, Precision precision,
-               const Options& options) {
+               const PrefixBenchOptions& options) {
   const auto model = Model::FromCheckpoint(checkpoint, {precision});
   Engine engine(model, {.threads = options.threads});
   const auto length = static_cast<size_t>(options.length);
@@ -88,7 +88,7 @@ Record Measure(const std::string& name, const Checkpoint& checkpoint, Precision 
                        {"error", error.value()}}};
 }
 
-void Run(const Options& options) {
+void Run(const PrefixBenchOptions& options) {
   std::vector<Record> records;
   const auto measure = [&](const std::string& name, const ModelSpec& spec) {
     const Checkpoint checkpoint = RandomModel(spec);
@@ -127,7 +127,7 @@ the weights, at the rate of products measured in the same run.)",
       "  linnet bench prefix\n"
       "  linnet bench prefix --length 2000 --precision bf16 --json\n"
       "  linnet bench prefix --language gated-delta-net,rwkv7 --length 512\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PrefixBenchOptions>();
   cli::AddOption(verb, "--length", options->length, "N", "Tokens of the prefix",
                  cli::Between(1, 1'000'000));
   cli::AddListOption(verb, "--precision", options->precisions, "NAMES",

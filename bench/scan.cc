@@ -35,16 +35,17 @@ using kernels::ScanWidths;
 using kernels::ScanWrite;
 using Buffer = AlignedBuffer<float>;
 
-struct Options : BenchOptions {
+struct ScanBenchOptions : BenchOptions {
   size_t heads = 8, dim = 32, min_n = 512, max_n = 65536;
   std::string layout = "head";
   std::vector<std::string> policies;
 };
 
 // One policy's problem, with all tensors that a training step holds.
-class Case {
+class ScanCase {
  public:
-  Case(const Options& options, const ScanPolicy& policy, size_t length, ThreadPool& pool)
+  ScanCase(const ScanBenchOptions& options, const ScanPolicy& policy, size_t length,
+           ThreadPool& pool)
       : pool_(pool),
         rows_(options.layout == "row"),
         shape_{.batch = 1,
@@ -232,7 +233,7 @@ class Case {
 // Bare causal linear attention of the same shape, on a problem's buffers.
 class Baseline {
  public:
-  Baseline(const Options& options, size_t length, ThreadPool& pool)
+  Baseline(const ScanBenchOptions& options, size_t length, ThreadPool& pool)
       : pool_(pool),
         rows_(options.layout == "row"),
         shape_{1, length, options.heads, options.dim, options.dim},
@@ -279,9 +280,10 @@ class Baseline {
   Buffer tensors_[8];  // q, k, v, out and the gradients of out, q, k, v
 };
 
-class Measurement {
+class ScanMeasurement {
  public:
-  explicit Measurement(const Options& options) : options_(options), pool_(options.threads) {}
+  explicit ScanMeasurement(const ScanBenchOptions& options)
+      : options_(options), pool_(options.threads) {}
 
   void Run() {
     for (size_t length = options_.min_n; length <= options_.max_n; length *= 2) {
@@ -305,7 +307,7 @@ class Measurement {
 
  private:
   void Measure(const ScanPolicy& policy, size_t length) {
-    Case problem(options_, policy, length, pool_);
+    ScanCase problem(options_, policy, length, pool_);
     Baseline baseline(options_, length, pool_);
     problem.Check(policy, /*steps=*/true);
     problem.Check(policy, /*steps=*/false);
@@ -363,7 +365,7 @@ class Measurement {
     }
   }
 
-  const Options& options_;
+  const ScanBenchOptions& options_;
   ThreadPool pool_;
   std::vector<Record> records_;
 };
@@ -380,7 +382,7 @@ of two times: the multiply-adds at the machine's peak, and reading and writing t
       "  linnet bench scan\n"
       "  linnet bench scan --policies gla,kda --dim 64 --layout row\n"
       "  linnet bench scan --max-n 4096 --threads 1 --json\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ScanBenchOptions>();
   const auto add = [&](const char* name, size_t& value, const char* help, double low, double high) {
     return cli::AddOption(verb, name, value, "N", help, cli::Between(low, high));
   };
@@ -403,7 +405,7 @@ of two times: the multiply-adds at the machine's peak, and reading and writing t
     if (options->min_n > options->max_n) {
       throw InputError("--min-n ", options->min_n, " is longer than --max-n ", options->max_n);
     }
-    Measurement(*options).Run();
+    ScanMeasurement(*options).Run();
   });
 }
 

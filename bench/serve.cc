@@ -31,7 +31,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-struct Options : BenchOptions {
+struct ServeBenchOptions : BenchOptions {
   std::string model, data;
   int clients = 64, candidates = 5;
 };
@@ -40,7 +40,7 @@ struct Options : BenchOptions {
 constexpr ChoiceOptions kChoice = {.temperature = 0.7f, .top_p = 0.95f};
 constexpr size_t kChecked = 64;  // distinct requests sent alone first, then compared under load
 
-std::vector<std::string> FirstLines(const Options& options, const CoupletTokens& tokens) {
+std::vector<std::string> FirstLines(const ServeBenchOptions& options, const CoupletTokens& tokens) {
   std::vector<std::string> lines;
   if (!options.data.empty()) {
     for (const Couplet& pair : LoadCouplets(options.data, CoupletSplit::kTest).pairs) {
@@ -185,11 +185,6 @@ double FirstToken(const LocalServer& server, const std::string& prompt) {
   return first;
 }
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 std::vector<std::string> RandomPrompts(size_t count, size_t length) {
   std::vector<std::string> prompts(count);
   for (size_t i = 0; i < count; ++i) {
@@ -226,7 +221,7 @@ struct TemporaryFolder {
 
 // Sends long prompts to a text model three times: new ("cold"), repeated ("warm"), and repeated
 // after the server has been restarted with the same snapshot folder ("restarted").
-void MeasureText(const Options& options, const std::shared_ptr<const Model>& model) {
+void MeasureText(const ServeBenchOptions& options, const std::shared_ptr<const Model>& model) {
   constexpr size_t kPrompts = 15;
   const auto length = static_cast<size_t>(model->spec().input.max_length) - 16;
   const std::vector<std::string> prompts = RandomPrompts(kPrompts, length);
@@ -269,7 +264,7 @@ void MeasureText(const Options& options, const std::shared_ptr<const Model>& mod
 // Many concurrent clients that request couplets.
 class Load {
  public:
-  Load(const LocalServer& server, const Options& options, std::vector<std::string> lines)
+  Load(const LocalServer& server, const ServeBenchOptions& options, std::vector<std::string> lines)
       : server_(server), options_(options), lines_(std::move(lines)) {}
 
   // Sends the kChecked requests one at a time. Returns the mean seconds per request.
@@ -352,7 +347,7 @@ class Load {
   }
 
   const LocalServer& server_;
-  const Options& options_;
+  const ServeBenchOptions& options_;
   const std::vector<std::string> lines_;
   std::vector<std::string> alone_;  // answers to the checked requests
   std::atomic<size_t> asked_{0}, different_{0}, failed_{0};
@@ -362,7 +357,7 @@ class Load {
   std::string why_;
 };
 
-void MeasureCouplets(const Options& options, const std::shared_ptr<const Model>& model) {
+void MeasureCouplets(const ServeBenchOptions& options, const std::shared_ptr<const Model>& model) {
   CheckTask(*model, kCoupletTask, "bench serve");
   const CoupletTokens tokens(*model);
   const std::vector<std::string> lines = FirstLines(options, tokens);
@@ -414,7 +409,7 @@ void MeasureCouplets(const Options& options, const std::shared_ptr<const Model>&
             << " after a quarter, " << FormatBytes(load.late) << " at the end\n";
 }
 
-void Run(const Options& options) {
+void Run(const ServeBenchOptions& options) {
   const auto model = Model::Open(options.model);
   IsOf(model->spec(), kTextTask) ? MeasureText(options, model) : MeasureCouplets(options, model);
 }
@@ -431,7 +426,7 @@ are new, repeated, and repeated after a restart; the limit is the engine's time 
       "  linnet bench serve models/couplet.safetensors\n"
       "  linnet bench serve models/couplet.safetensors --clients 8 --candidates 1 --json\n"
       "  linnet bench serve runs/text/model.safetensors\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ServeBenchOptions>();
   options->seconds = 60;
   cli::AddModelArgument(verb, options->model);
   cli::AddOption(verb, "--data", options->data, "DIR",

@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kShipped = "models/digits.safetensors";
 
-struct Options : BenchOptions {
+struct StepBenchOptions : BenchOptions {
   std::vector<std::string> models;
   std::vector<std::string> languages;                             // kinds of random language models
   std::vector<std::string> precisions = {"f32", "bf16", "int8"};  // of these
@@ -82,7 +82,7 @@ void Check(Engine& engine, const std::string& name) {
 }
 
 Record Measure(const std::shared_ptr<const Model>& model, const std::string& name,
-               const Options& options) {
+               const StepBenchOptions& options) {
   const ModelSpec& spec = model->spec();
   Engine engine(model, {.threads = options.threads});
   Check(engine, name);
@@ -119,7 +119,7 @@ Record Measure(const std::shared_ptr<const Model>& model, const std::string& nam
                        {"tokens_a_second", 1 / median[0]}}};
 }
 
-void Run(const Options& options) {
+void Run(const StepBenchOptions& options) {
   std::vector<Record> records;
   for (const std::string& path : options.models) {
     records.push_back(Measure(Model::Open(path), path, options));
@@ -153,7 +153,7 @@ void AddStep(CLI::App& bench) {
                    "  linnet bench step\n"
                    "  linnet bench step --language gated-delta-net,rwkv7 --precision bf16\n"
                    "  linnet bench step models/digits.safetensors --threads 1 --json\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StepBenchOptions>();
   cli::AddOption(verb, "MODEL", options->models, "",
                  "Models to time (default: the shipped model and one of the paper's size)");
   cli::AddListOption(verb, "--language", options->languages, "KINDS",

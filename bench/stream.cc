@@ -23,7 +23,7 @@
 namespace linnet::bench {
 namespace {
 
-struct Options : BenchOptions {
+struct StreamBenchOptions : BenchOptions {
   double positions = 1e7;
 };
 
@@ -90,7 +90,7 @@ Errors Stream(size_t positions, bool narrow, bool drift, ProgressLine& progress)
   return {s_error.value(), z_error.value(), out_error.value()};
 }
 
-void Run(const Options& options) {
+void Run(const StreamBenchOptions& options) {
   const auto positions = static_cast<size_t>(options.positions);
   ProgressLine progress(std::cerr, isatty(2) == 1);
   std::vector<Record> records;
@@ -134,7 +134,7 @@ over nearly constant terms, where plain fp32 sums stop growing. Errors are relat
 value.)",
       "  linnet bench stream\n"
       "  linnet bench stream --positions 1e6 --json\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<StreamBenchOptions>();
   cli::AddOption(verb, "--positions", options->positions, "N", "Length of the stream",
                  cli::Between(1, 1e12));
   cli::AddJsonFlag(verb, options->json);

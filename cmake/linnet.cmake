@@ -31,13 +31,6 @@ function(linnet_cold_code target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
-# linnet_few_files(TARGET)
-#   With LINNET_UNITY, compiles up to eight files of a torch target at a time: the templates of torch's headers that every
-#   file instantiates take longer than most files. Their names must differ, even in unnamed namespaces.
-function(linnet_few_files target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LINNET_UNITY} UNITY_BUILD_BATCH_SIZE 8)
-endfunction()
-
 # linnet_torch_headers(TARGET)
 #   Compiles a program with linnet_ops' precompiled torch headers: parsing them takes longer than compiling most files.
 #   They require the same code generation: position-independent, as in a library.

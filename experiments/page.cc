@@ -106,7 +106,7 @@ bool Holds(const json& value) {
 }
 
 // Calls the function `name` of expressions. `list` has all its arguments, with lists flattened.
-json Call(const std::string& name, const json& list) {
+json Evaluate(const std::string& name, const json& list) {
   if (name == "count") return list.size();
   if (list.empty()) return nullptr;
   if (name == "first") return list.front();
@@ -187,7 +187,7 @@ class Expression {
         }
       } while (Take(", "));
       if (!Take(")")) throw RuntimeError("pages: ')' is missing in an expression");
-      return name.empty() ? all.at(0) : Call(name, all);
+      return name.empty() ? all.at(0) : Evaluate(name, all);
     }
     double number = 0;
     const auto [last, error] = std::from_chars(name.data(), name.data() + name.size(), number);

@@ -157,12 +157,6 @@ void Stream(const std::vector<Tensor>& in, const std::vector<Tensor>& out, bool 
   }
 }
 
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 // While it exists, limits this process to its current memory plus `bytes`, so that the process
 // fails instead of exhausting the machine.
 class MemoryLimit {

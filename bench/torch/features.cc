@@ -21,9 +21,9 @@
 namespace linnet::bench {
 namespace {
 
-constexpr int64_t kHeads = 4, kDim = 16, kLength = 128, kMinFeatures = 32;
+constexpr int64_t kMapHeads = 4, kMapDim = 16, kLength = 128, kMinFeatures = 32;
 
-struct Options {
+struct FeaturesBenchOptions {
   int64_t max_features = 2048;
   int draws = 16;
   uint64_t seed = 1;
@@ -31,7 +31,7 @@ struct Options {
   std::string plot;
 };
 
-struct Curve {
+struct MapCurve {
   const char* map;
   Similarity similarity;
   double scale;  // standard deviation of queries and keys
@@ -40,12 +40,14 @@ struct Curve {
 };
 
 // Relative root-mean-square error over draws, against equation 3 with the exact similarity.
-void Measure(const Options& options, Curve& curve) {
+void Measure(const FeaturesBenchOptions& options, MapCurve& curve) {
   torch::NoGradGuard no_grad;
   torch::manual_seed(options.seed);
-  const auto normal = [] { return torch::randn({1, kLength, kHeads, kDim}, torch::kFloat64); };
+  const auto normal = [] {
+    return torch::randn({1, kLength, kMapHeads, kMapDim}, torch::kFloat64);
+  };
   const torch::Tensor q = curve.scale * normal(), k = curve.scale * normal(), v = normal();
-  const nn::MixerSizes sizes{kHeads, kDim, kDim};
+  const nn::MixerSizes sizes{kMapHeads, kMapDim, kMapDim};
   const nn::Mask mask{.causal = true};
   const torch::Tensor want =
       nn::MakeMixer({.kind = "kernel", .eps = 0, .similarity = curve.similarity}, sizes)
@@ -77,9 +79,9 @@ void Measure(const Options& options, Curve& curve) {
 }
 
 #ifdef LINNET_WITH_PLOT
-void DrawCurves(const std::vector<Curve>& curves, const Options& options) {
+void DrawCurves(const std::vector<MapCurve>& curves, const FeaturesBenchOptions& options) {
   plot::Plot panel{.x = {"random features", /*log=*/true}, .y = {"relative error", /*log=*/true}};
-  for (const Curve& curve : curves) {
+  for (const MapCurve& curve : curves) {
     char label[64];
     std::snprintf(label, sizeof(label), "%s, %g: slope %.2f", curve.map, curve.scale, curve.slope);
     panel.series.push_back({.label = label,
@@ -93,22 +95,22 @@ void DrawCurves(const std::vector<Curve>& curves, const Options& options) {
     law.y.push_back(curves[0].error[0] * std::sqrt(curves[0].features[0] / features));
   }
   panel.series.push_back(law);
-  plot::Draw(
-      {.title = "Error of random features",
-       .subtitle = StrCat("causal attention over ", kLength, " positions, ", kHeads, " heads of ",
-                          kDim, "; normal queries and keys with the standard deviation given"),
-       .panels = {panel}},
-      options.plot);
+  plot::Draw({.title = "Error of random features",
+              .subtitle =
+                  StrCat("causal attention over ", kLength, " positions, ", kMapHeads, " heads of ",
+                         kMapDim, "; normal queries and keys with the standard deviation given"),
+              .panels = {panel}},
+             options.plot);
 }
 #endif
 
-void Run(const Options& options) {
-  std::vector<Curve> curves = {{"rff", Similarity::kRbf, 0.5},
-                               {"favor", Similarity::kSoftmax, 0.25},
-                               {"favor", Similarity::kSoftmax, 0.5},
-                               {"favor", Similarity::kSoftmax, 1}};
+void Run(const FeaturesBenchOptions& options) {
+  std::vector<MapCurve> curves = {{"rff", Similarity::kRbf, 0.5},
+                                  {"favor", Similarity::kSoftmax, 0.25},
+                                  {"favor", Similarity::kSoftmax, 0.5},
+                                  {"favor", Similarity::kSoftmax, 1}};
   std::vector<Record> records;
-  for (Curve& curve : curves) {
+  for (MapCurve& curve : curves) {
     Measure(options, curve);
     for (size_t i = 0; i < curve.features.size(); ++i) {
       records.push_back(
@@ -127,7 +129,7 @@ void Run(const Options& options) {
   }
   PrintRecords(records, options.json);
   if (!options.json) {
-    for (const Curve& curve : curves) {
+    for (const MapCurve& curve : curves) {
       std::printf("%-6s deviation %-4g  error falls as F^%.2f\n", curve.map, curve.scale,
                   curve.slope);
     }
@@ -147,7 +149,7 @@ with the exact similarity: RBF for rff, softmax for favor. favor runs with three
 of queries and keys. The limit is the law F^(-1/2) through the error at 32 features.)",
       "  linnet bench features\n"
       "  linnet bench features --max-features 4096 --plot features.svg\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<FeaturesBenchOptions>();
   cli::AddOption(verb, "--max-features", options->max_features, "N", "Maximum number of features",
                  cli::Between(64, 65536));
   cli::AddOption(verb, "--draws", options->draws, "N", "Number of draws to average over",

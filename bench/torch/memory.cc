@@ -30,7 +30,7 @@ constexpr int64_t kWidth = 256;  // heads x dimensions, the same in all cases
 constexpr int64_t kMinLength = 1024, kMaxLength = 65536;
 constexpr int64_t kDims[] = {16, 32, 64, 128};
 
-struct Options {
+struct MemoryBenchOptions {
   int64_t max_n = 16384;
   int threads = 0;
   bool json = false;
@@ -108,7 +108,7 @@ void DrawRecords(const std::vector<Record>& records, const std::string& path) {
 }
 #endif
 
-void Run(const Options& options) {
+void Run(const MemoryBenchOptions& options) {
   const int threads = options.threads > 0 ? options.threads : at::get_num_threads();
   std::vector<Record> records;
   for (const int64_t dim : kDims) {
@@ -148,7 +148,7 @@ different sizes. Each case runs in a separate process. The limit is the size of 
 gradients: a state of D x M numbers stored per position would exceed it by far.)",
       "  linnet bench memory\n"
       "  linnet bench memory --max-n 65536 --plot memory.svg\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<MemoryBenchOptions>();
   cli::AddOption(verb, "--max-n", options->max_n, "N", "Length of the longest sequence",
                  cli::Between(kMinLength, kMaxLength));
 #ifdef LINNET_WITH_PLOT

@@ -33,7 +33,7 @@ using kernels::ScanOptions;
 using kernels::ScanWrite;
 using torch::Tensor;
 
-struct Options : BenchOptions {
+struct TorchScanBenchOptions : BenchOptions {
   int64_t length = 4096, heads = 8, dim = 32, chunk = 64;
   std::vector<std::string> policies;
 };
@@ -106,7 +106,7 @@ class Chunks {
 
 class Case {
  public:
-  Case(const Options& options, const ScanPolicy& policy)
+  Case(const TorchScanBenchOptions& options, const ScanPolicy& policy)
       : policy_(policy),
         options_{.decay = policy.decay,
                  .write = policy.write,
@@ -164,7 +164,7 @@ class Case {
   Tensor grad_out_;
 };
 
-void Run(const Options& options) {
+void Run(const TorchScanBenchOptions& options) {
   if (options.length % options.chunk != 0) {
     throw InputError("--n ", options.length, " must be a multiple of --chunk ", options.chunk);
   }
@@ -236,7 +236,7 @@ threads and inputs. Outputs and gradients are compared first. The limit is the m
 recurrence at the machine's peak.)",
       "  linnet bench scan-torch\n"
       "  linnet bench scan-torch --policies kda --dim 64 --threads 1 --json\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TorchScanBenchOptions>();
   const auto add = [&](const char* name, int64_t& value, const char* help, double low,
                        double high) {
     cli::AddOption(verb, name, value, "N", help, cli::Between(low, high));

@@ -30,7 +30,7 @@ using torch::Tensor;
 constexpr int64_t kPhonesASecond = 7;  // about the rate of AN4's speakers
 constexpr double kFramesASecond = 100;
 
-struct Options {
+struct SpeechBenchOptions {
   std::vector<std::string> methods = {"linear", "full", "reformer", "lstm"};
   double from = 8, to = 240, total = 240;  // seconds: shortest, longest utterance; batch
   std::string precision = "fp32";
@@ -147,13 +147,7 @@ double ProductRate(int64_t rows) {
   return static_cast<double>(rows) * 192 * 768 / MedianSeconds({multiply}, 0.3)[0];
 }
 
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-Record Measure(const std::string& method, double seconds, const Options& options) {
+Record Measure(const std::string& method, double seconds, const SpeechBenchOptions& options) {
   torch::manual_seed(1);
   const auto batch = std::max<int64_t>(1, std::llround(options.total / seconds));
   const ModelSpec probe = SpecOf(method, 1);
@@ -213,7 +207,7 @@ Record Measure(const std::string& method, double seconds, const Options& options
                        {"date", cli::Today()}}};
 }
 
-void Run(const Options& options) {
+void Run(const SpeechBenchOptions& options) {
   at::set_num_threads(options.threads > 0 ? options.threads : ThreadPool::AvailableProcessors());
   std::vector<Record> records;
   for (const std::string& method : options.methods) Check(method);
@@ -245,7 +239,7 @@ Inputs are random frames. Gradients are first checked against the plain operatio
 time of the required multiply-adds at the rate of a large product.)",
       "  linnet bench speech\n"
       "  linnet bench speech --method linear,full --to 60 --json\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SpeechBenchOptions>();
   cli::AddListOption(verb, "--method", options->methods, "NAMES",
                      "Methods: linear, full, reformer, lstm (default: all)",
                      CLI::IsMember({"linear", "full", "reformer", "lstm"}).description(""));

@@ -29,7 +29,7 @@ namespace {
 using nn::SequenceModel;
 using torch::Tensor;
 
-struct Options : BenchOptions {
+struct UpdateBenchOptions : BenchOptions {
   int batch = 10, layers = 8, d_model = 256;
   std::vector<std::string> precisions = {"fp32", "bf16"};
 };
@@ -119,13 +119,7 @@ class Products {
   Tensor x_, y_, weight_, out_;
 };
 
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-Record Measure(const std::string& precision, const Options& options) {
+Record Measure(const std::string& precision, const UpdateBenchOptions& options) {
   torch::manual_seed(1);
   ModelSpec spec;  // the paper's MNIST model
   spec.stack.repeat = options.layers;
@@ -235,7 +229,7 @@ void PrintSplit(const std::vector<Record>& records) {
   }
 }
 
-void Run(const Options& options) {
+void Run(const UpdateBenchOptions& options) {
   if (options.d_model % 32 != 0) {
     throw InputError("--d-model ", options.d_model,
                      " is not a multiple of 32, the width of a head");
@@ -258,7 +252,7 @@ void AddTrain(CLI::App& bench) {
 first checked against the plain operations. The limit is the time of the matrix products alone.)",
       "  linnet bench train\n"
       "  linnet bench train --precision bf16 --threads 1 --json\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<UpdateBenchOptions>();
   options->seconds = 20;
   cli::AddOption(verb, "--batch", options->batch, "N", "Sequences per batch",
                  cli::Between(1, 1000));

@@ -10,14 +10,14 @@
 namespace linnet::cli {
 namespace {
 
-struct Options : SpeechEvalOptions {
+struct SpeechEvalArguments : SpeechEvalOptions {
   std::string model;
   std::optional<Precision> precision;
   int threads = 0, beam = 1;
   bool json = false;
 };
 
-void Run(const Options& options) {
+void Run(const SpeechEvalArguments& options) {
   if (options.data.empty()) {
     throw InputError(options.model, ": a speech model; give --data, AN4's folder or a manifest");
   }
@@ -48,7 +48,7 @@ void AddSpeechEval(CLI::App& app) {
       "The rate: substitutions, insertions and deletions, divided by the number of phones spoken.",
       "  linnet eval models/phones.safetensors --data data/an4\n"
       "  linnet eval models/phones.safetensors --data words.jsonl --dictionary cmudict\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SpeechEvalArguments>();
   AddModelArgument(verb, options->model);
   AddOption(verb, "--data", options->data, "PATH", "AN4's folder, or a manifest (docs/speech.md)");
   AddOption(verb, "--split", options->split, "NAME", "Part of AN4: train, validation or test");

@@ -21,7 +21,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-struct Options {
+struct TranscribeArguments {
   std::string model;
   std::vector<std::string> files;
   std::optional<Precision> precision;
@@ -61,8 +61,8 @@ struct Tally {
   double seconds = 0;  // of audio
 };
 
-void Whole(const Options& options, const std::shared_ptr<const Model>& model, Tally& tally,
-           ordered_json& results) {
+void Whole(const TranscribeArguments& options, const std::shared_ptr<const Model>& model,
+           Tally& tally, ordered_json& results) {
   Transcriber transcriber(model,
                           {.threads = options.threads, .beam = static_cast<size_t>(options.beam)});
   for (const std::string& file : options.files) {
@@ -105,7 +105,8 @@ void PrintLine(const ordered_json& object) {
 }
 
 // Prints phones as they are recognized, one per line (with --json, one object per line).
-void AsItArrives(const Options& options, const std::shared_ptr<const Model>& model, Tally& tally) {
+void AsItArrives(const TranscribeArguments& options, const std::shared_ptr<const Model>& model,
+                 Tally& tally) {
   const bool several = options.files.size() > 1;
   for (const std::string& file : options.files) {
     try {
@@ -146,7 +147,7 @@ void AsItArrives(const Options& options, const std::shared_ptr<const Model>& mod
   }
 }
 
-void Run(const Options& options) {
+void Run(const TranscribeArguments& options) {
   const auto model = OpenModel(options.model, kSpeechTask, "transcribe", {options.precision});
   Tally tally;
   ordered_json results = ordered_json::array();
@@ -191,7 +192,7 @@ void AddSpeechTranscribe(CLI::App& app) {
               "  linnet transcribe models/phones.safetensors --json *.flac\n"
               "  arecord -f S16_LE -r 16000 -t wav | linnet transcribe "
               "models/phones-causal.safetensors --causal -\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TranscribeArguments>();
   AddModelArgument(verb, options->model);
   verb->add_option("FILE", options->files, "Recordings; '-' for standard input")
       ->type_name("")

@@ -14,7 +14,7 @@
 namespace linnet::cli {
 namespace {
 
-struct Options {
+struct CompleteArguments {
   std::string model;
   DatasetOptions from;
   size_t count = 8, first = 0, alternatives = 1;
@@ -29,7 +29,7 @@ struct Options {
 constexpr uint8_t kUnknown = 128;
 
 // `count` images to complete: from the data set, or samples of the model without a data set.
-std::vector<uint8_t> Originals(Options& options, const Drawer& drawer) {
+std::vector<uint8_t> Originals(CompleteArguments& options, const Drawer& drawer) {
   if (options.from.dir.empty()) {
     std::vector<uint8_t> samples;
     WithProgress("drawing originals", [&](const auto& report) {
@@ -50,7 +50,7 @@ std::vector<uint8_t> Originals(Options& options, const Drawer& drawer) {
   return {chosen.begin(), chosen.end()};
 }
 
-void Run(Options& options) {
+void Run(CompleteArguments& options) {
   const Drawer drawer =
       OpenDrawer(options.model,
                  {.verb = "complete",
@@ -113,7 +113,7 @@ void AddComplete(CLI::App& app) {
               "  linnet complete models/digits.safetensors --data data/mnist --rows-known 10 \\\n"
               "      --alternatives 4 --first 100 --out completed.png\n"
               "  linnet complete models/digits.safetensors --out own.png\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CompleteArguments>();
   AddModelArgument(verb, options->model);
   AddDatasetOptions(verb, options->from);
   AddOption(verb, "-n,--count", options->count, "N", "Number of images", Between(1, 1000));

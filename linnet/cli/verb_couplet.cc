@@ -11,7 +11,7 @@
 namespace linnet::cli {
 namespace {
 
-struct Options {
+struct CoupletArguments {
   std::string model;
   std::vector<std::string> lines;
   CoupletOptions how = {.candidates = 5};
@@ -21,7 +21,7 @@ struct Options {
   int threads = 0;
 };
 
-void Run(const Options& options) {
+void Run(const CoupletArguments& options) {
   Engine engine(OpenModel(options.model, kCoupletTask, "couplet", {options.precision}),
                 {.threads = options.threads});
   CoupletWriter writer(engine);
@@ -79,7 +79,7 @@ Traditional characters that the model does not know are read in their simplified
       R"(  linnet couplet models/couplet.safetensors 海上明月
   linnet couplet models/couplet.safetensors --draw --temperature 0.8 --seed 7 春风又绿江南岸
 )");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<CoupletArguments>();
   AddModelArgument(verb, options->model);
   verb->add_option("LINE", options->lines, "First lines")
       ->type_name("")

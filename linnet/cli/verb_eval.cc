@@ -17,7 +17,7 @@
 namespace linnet::cli {
 namespace {
 
-struct Options : EvalOptions {
+struct EvalArguments : EvalOptions {
   std::string model;
   std::optional<Precision> precision;
   int threads = 0;
@@ -27,7 +27,7 @@ struct Options : EvalOptions {
 };
 
 // Speech models: replaces this process by linnet-speech, with the same options.
-[[noreturn]] void EvalSpeech(const Options& options, const CLI::App& verb) {
+[[noreturn]] void EvalSpeech(const EvalArguments& options, const CLI::App& verb) {
   for (const char* flag : {"--show", "--seed", "--dataset", "--batch"}) {
     if (verb.count(flag) == 0) continue;
     throw InputError(options.model, ": a speech model, to which ", flag, " does not apply");
@@ -41,7 +41,7 @@ struct Options : EvalOptions {
   Become(kSpeechProgram, arguments);
 }
 
-void Run(const Options& options, const CLI::App& verb) {
+void Run(const EvalArguments& options, const CLI::App& verb) {
   if (Checkpoint::Open(options.model).spec().ReadsFrames()) EvalSpeech(options, verb);
   if (!options.dictionary.empty() || options.beam > 1) {
     throw InputError(options.model, ": not a speech model; leave out --dictionary and --beam");
@@ -81,7 +81,7 @@ void AddEval(CLI::App& app) {
               "  linnet eval runs/text/model.safetensors --data play.txt\n"
               "  linnet eval models/couplet.safetensors --data data/couplet/regulated-verse\n"
               "  linnet eval models/phones.safetensors --data data/an4\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EvalArguments>();
   AddModelArgument(verb, options->model);
   AddDatasetOptions(verb, options->from);
   AddOption(verb, "--limit", options->limit, "N",

@@ -22,7 +22,7 @@
 namespace linnet::cli {
 namespace {
 
-struct Options {
+struct ExportArguments {
   std::string model, format, out;
   std::optional<Precision> precision;
   bool json = false;
@@ -63,7 +63,7 @@ std::vector<std::string> BeyondFastTransformers(const ModelSpec& spec) {
 }
 
 // Writes a model for linnet itself at a lower precision.
-void WriteSmaller(const Checkpoint& checkpoint, const Options& options) {
+void WriteSmaller(const Checkpoint& checkpoint, const ExportArguments& options) {
   WriteNarrowed(checkpoint, *options.precision, options.out);
   const auto bytes = std::filesystem::file_size(options.out);
   const auto before = std::filesystem::file_size(options.model);
@@ -82,7 +82,7 @@ void WriteSmaller(const Checkpoint& checkpoint, const Options& options) {
 }
 
 // Writes a folder for flash-linear-attention.
-void WriteFolder(const Checkpoint& checkpoint, const Options& options) {
+void WriteFolder(const Checkpoint& checkpoint, const ExportArguments& options) {
   WriteFla(checkpoint, options.out);
   const bool tokens =
       checkpoint.spec().text() && checkpoint.spec().text()->unit == TextUnit::kToken;
@@ -94,7 +94,7 @@ void WriteFolder(const Checkpoint& checkpoint, const Options& options) {
             << "\n";
 }
 
-void Run(const Options& options) {
+void Run(const ExportArguments& options) {
   if (options.format.empty() && !options.precision) {
     throw InputError(
         "--format or --precision is required: --format pth, safetensors or fla for Python, "
@@ -180,7 +180,7 @@ with its structure (docs/from-flash-linear-attention.md).)",
   linnet export models/digits.safetensors --format safetensors --out digits-plain.safetensors
   linnet export gla.safetensors --format fla --out gla-340M
 )");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ExportArguments>();
   AddModelArgument(verb, options->model);
   CLI::Option* format =
       AddOption(verb, "--format", options->format, "NAME", "For Python: pth, safetensors or fla",

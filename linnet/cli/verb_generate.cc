@@ -12,7 +12,7 @@
 namespace linnet::cli {
 namespace {
 
-struct Options {
+struct GenerateArguments {
   std::string model, prompt;
   TextOptions how;
   std::optional<uint64_t> seed;
@@ -47,7 +47,7 @@ std::string PromptOf(const std::string& given) {
   return given.starts_with('@') ? ReadFile(given.substr(1), kLimit) : given;
 }
 
-void Run(const Options& options) {
+void Run(const GenerateArguments& options) {
   if (options.device == DeviceKind::kCuda) {
     throw InputError(CudaEngine::Built()
                          ? "generate: text does not run on a GPU yet (images do: linnet sample); "
@@ -91,7 +91,7 @@ void AddGenerate(CLI::App& app) {
                            "  linnet generate runs/text/model.safetensors --prompt 'ROMEO:'\n"
                            "  linnet generate runs/text/model.safetensors --temperature 0.7 "
                            "--top-p 0.9 --stop '\\n\\n' --seed 3\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<GenerateArguments>();
   AddModelArgument(verb, options->model);
   AddOption(verb, "-p,--prompt", options->prompt, "TEXT",
             "Beginning of the text; @FILE: the content of FILE; -: standard input");

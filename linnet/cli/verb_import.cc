@@ -40,7 +40,7 @@ struct KindOption {
   std::function<bool(const MixerInfo&)> takes;
 };
 
-struct Options {
+struct ImportArguments {
   std::string file, out, key, data, dataset, characters, tokenizer;
   ReferenceChoices choices;
   std::vector<CLI::Option*> about_model;  // refused if the file has a spec
@@ -75,7 +75,7 @@ bool IsSafetensors(const std::string& path) {
   return !zip && std::filesystem::path(path).extension() == ".safetensors";
 }
 
-Source OpenSource(const Options& options) {
+Source OpenSource(const ImportArguments& options) {
   Source source;
   if (!IsSafetensors(options.file)) {
     source.pytorch = PyTorchFile::Open(options.file, options.key);
@@ -102,7 +102,7 @@ Source OpenSource(const Options& options) {
 }
 
 // Sets the first byte's distribution; returns its origin.
-std::string FirstValue(const Options& options, ReferenceModel& model) {
+std::string FirstValue(const ImportArguments& options, ReferenceModel& model) {
   const ModelSpec& spec = model.spec();
   if (options.data.empty() && !options.dataset.empty()) {
     throw InputError("--dataset names the data set in --data DIR; give both, or leave it out");
@@ -121,7 +121,7 @@ std::string FirstValue(const Options& options, ReferenceModel& model) {
 }
 
 // Throws InputError for an option that does not apply to the model's attention kind.
-void CheckKindOptions(const Options& options) {
+void CheckKindOptions(const ImportArguments& options) {
   const MixerInfo kind = FindMixer(options.choices.attention.kind);
   for (const auto& [option, takes] : options.about_kind) {
     if (option->count() == 0 || takes(kind)) continue;
@@ -148,14 +148,14 @@ std::string DistinctCharacters(const std::string& path) {
   return characters;
 }
 
-ReferenceModel ReadModel(const Options& options, const Source& source) {
+ReferenceModel ReadModel(const ImportArguments& options, const Source& source) {
   if (source.spec) return FromKnownSpec(source.tensors(), options.file, *source.spec);
   ReferenceChoices choices = options.choices;
   if (!options.characters.empty()) choices.characters = DistinctCharacters(options.characters);
   return FromReference(source.tensors(), options.file, choices);
 }
 
-void Print(const Options& options, const ReferenceModel& model, bool described,
+void Print(const ImportArguments& options, const ReferenceModel& model, bool described,
            const std::string& first_value) {
   const ModelSpec& spec = model.spec();
   const StackSpec& stack = spec.stack;
@@ -183,7 +183,7 @@ void Print(const Options& options, const ReferenceModel& model, bool described,
   }
 }
 
-nlohmann::ordered_json TrainingRecord(const Options& options) {
+nlohmann::ordered_json TrainingRecord(const ImportArguments& options) {
   const std::filesystem::path source(options.file);
   return {{"imported_from",
            (source.has_filename() ? source : source.parent_path()).filename().string()},
@@ -195,7 +195,7 @@ std::string Dumped(const nlohmann::ordered_json& record) {
 }
 
 // Of a language model whose file describes it. `from`: fields of the JSON record.
-void PrintLanguageModel(const Options& options, const ModelSpec& spec, Precision precision,
+void PrintLanguageModel(const ImportArguments& options, const ModelSpec& spec, Precision precision,
                         const nlohmann::ordered_json& from) {
   if (options.json) {
     nlohmann::ordered_json record = {{"out", options.out}, {"from", options.file}};
@@ -214,7 +214,7 @@ void PrintLanguageModel(const Options& options, const ModelSpec& spec, Precision
 }
 
 // Tensors of an RWKV model, from which only its context is unknown.
-void RunRwkv(const Options& options, const Source& source) {
+void RunRwkv(const ImportArguments& options, const Source& source) {
   int context = 4096;  // of the published models
   for (const CLI::Option* option : options.about_model) {
     if (option->count() == 0) continue;
@@ -236,7 +236,7 @@ void RunRwkv(const Options& options, const Source& source) {
   }
 }
 
-void RunFolder(const Options& options) {
+void RunFolder(const ImportArguments& options) {
   for (const CLI::Option* option : options.about_model) {
     if (option->count() > 0) {
       throw InputError(options.file, ": its config.json describes the model; leave out ",
@@ -257,7 +257,7 @@ void RunFolder(const Options& options) {
   }
 }
 
-void Run(const Options& options) {
+void Run(const ImportArguments& options) {
   if (IsModelFolder(options.file)) return RunFolder(options);
   if (!options.tokenizer.empty()) {
     throw InputError("--tokenizer is for a folder with a config.json; leave it out");
@@ -300,7 +300,7 @@ void Run(const Options& options) {
 }
 
 // Adds the attention options.
-void AddAttentionOptions(CLI::App* verb, Options& options) {
+void AddAttentionOptions(CLI::App* verb, ImportArguments& options) {
   MixerSpec& attention = options.choices.attention;
   const auto about = [&](CLI::Option* option) {
     options.about_model.push_back(option);
@@ -384,7 +384,7 @@ characters give --characters. docs/from-fast-transformers.md lists the names.)",
   linnet import run.pth --key model_state --heads 4 --width 8 --height 8 --out m.safetensors
   linnet import text.pth --heads 8 --characters vocabulary.txt --out text.safetensors
 )");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ImportArguments>();
   ReferenceChoices& choices = options->choices;
   const auto about = [&](CLI::Option* option) { options->about_model.push_back(option); };
   verb->add_option("FILE", options->file, "A .pth file, .safetensors, or a folder")

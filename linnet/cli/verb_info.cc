@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::ordered_json;
 
-struct Options {
+struct InfoArguments {
   std::string model;
   bool json = false, mixers = false;
 };
@@ -158,7 +158,7 @@ void PrintMixers() {
   }
 }
 
-void Run(const Options& options) {
+void Run(const InfoArguments& options) {
   if (options.mixers) return PrintMixers();
   if (options.model.empty())
     throw InputError("MODEL is required, or --mixers; see linnet info --help");
@@ -194,7 +194,7 @@ void AddInfo(CLI::App& app) {
   CLI::App* verb = AddVerb(app, "info", "Show a model's architecture, sizes and training", "",
                            "  linnet info models/digits.safetensors\n"
                            "  linnet info models/digits.safetensors --json\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<InfoArguments>();
   AddModelArgument(verb, options->model)->required(false);
   verb->add_flag("--mixers", options->mixers, "Print the table of all mixers, in Markdown");
   AddJsonFlag(verb, options->json);

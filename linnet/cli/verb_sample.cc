@@ -14,7 +14,7 @@
 namespace linnet::cli {
 namespace {
 
-struct Options {
+struct SampleArguments {
   std::string model;
   size_t count = 16;
   int columns = 0;  // 0: makes the sheet about square
@@ -25,7 +25,7 @@ struct Options {
   bool json = false;
 };
 
-void Run(Options& options) {
+void Run(SampleArguments& options) {
   const int square = static_cast<int>(std::ceil(std::sqrt(static_cast<double>(options.count))));
   const int columns = options.columns > 0 ? options.columns : square;
   const Drawer drawer =
@@ -60,7 +60,7 @@ void AddSample(CLI::App& app) {
               "  linnet sample models/digits.safetensors --out wall.png --count 400 --seed 7\n"
               "  linnet sample models/digits.safetensors --out wall.png --count 4000 --batch 4000 "
               "--device cuda\n");
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<SampleArguments>();
   AddModelArgument(verb, options->model);
   AddOption(verb, "-n,--count", options->count, "N", "Number of images", Between(1, 100'000));
   AddOption(verb, "--columns", options->columns, "N", "Images in a row (default: a square sheet)",

@@ -23,12 +23,12 @@ std::string FileOf(const std::string& header, size_t data_bytes) {
   return file + header + std::string(data_bytes, '\0');
 }
 
-SafetensorsFile Load(const std::string& file) {
+SafetensorsFile Parse(const std::string& file) {
   return SafetensorsFile::FromMemory(std::as_bytes(std::span(file)), "memory");
 }
 
-std::string LoadError(const std::string& file) {
-  return ErrorOf([&] { Load(file); });
+std::string ParseError(const std::string& file) {
+  return ErrorOf([&] { Parse(file); });
 }
 
 TEST(DType, SizesAndNames) {
@@ -95,7 +95,7 @@ TEST(Safetensors, EmptyFile) {
   TempDir dir;
   SafetensorsWriter().Write(dir / "a");
   EXPECT_TRUE(SafetensorsFile::Open(dir / "a").tensors().empty());
-  EXPECT_TRUE(Load(FileOf("{}", 0)).tensors().empty());
+  EXPECT_TRUE(Parse(FileOf("{}", 0)).tensors().empty());
 }
 
 TEST(Safetensors, ErrorsNameFileAndTensor) {
@@ -147,11 +147,11 @@ TEST(Safetensors, RealignsOddData) {
 TEST(Safetensors, TruncatedFilesNameTheFault) {
   const std::string file =
       FileOf(R"({"x":{"dtype":"F32","shape":[1000,1000],"data_offsets":[0,4000000]}})", 1200);
-  EXPECT_EQ(LoadError(file),
+  EXPECT_EQ(ParseError(file),
             "input: memory: truncated: its header promises 4.00 MB of tensors but the file holds "
             "1.20 kB; copy or download it again");
-  EXPECT_THAT(LoadError(""), HasSubstr("truncated"));
-  EXPECT_THAT(LoadError("GIF89a and so on"), HasSubstr("not a safetensors file"));
+  EXPECT_THAT(ParseError(""), HasSubstr("truncated"));
+  EXPECT_THAT(ParseError("GIF89a and so on"), HasSubstr("not a safetensors file"));
 }
 
 TEST(Safetensors, RefusesHostileHeaders) {
@@ -214,7 +214,7 @@ TEST(Safetensors, RefusesHostileHeaders) {
       {R"({"__metadata__":{"a":{"b":"c"}}})", "not a map of strings"},
   };
   for (const auto& [header, message] : cases) {
-    const std::string error = LoadError(FileOf(header, 4));
+    const std::string error = ParseError(FileOf(header, 4));
     EXPECT_THAT(error, AllOf(StartsWith("input: memory: "), HasSubstr(message)))
         << header.substr(0, 100);
     EXPECT_EQ(error.find('\n'), std::string::npos);
@@ -224,7 +224,7 @@ TEST(Safetensors, RefusesHostileHeaders) {
 TEST(Safetensors, MessagesShortenManyDimensions) {
   std::string ones = "1";
   for (int i = 0; i < 100000; ++i) ones += ",1";
-  EXPECT_THAT(LoadError(FileOf(
+  EXPECT_THAT(ParseError(FileOf(
                   R"({"a":{"dtype":"F32","shape":[)" + ones + R"(],"data_offsets":[0,4]}})", 4)),
               HasSubstr("'a' has 100001 dimensions"));
   const std::vector<int64_t> shape(100000, 1);
@@ -232,7 +232,7 @@ TEST(Safetensors, MessagesShortenManyDimensions) {
 }
 
 TEST(Safetensors, MessagesStayOneLine) {
-  const std::string error = LoadError(FileOf(
+  const std::string error = ParseError(FileOf(
       R"({"a\nb)" + std::string(1000, 'c') + R"(":{"dtype":"F\n\u001b[1m","shape":[]}})", 0));
   EXPECT_THAT(error, HasSubstr("'a?b"));
   EXPECT_EQ(error.find('\n'), std::string::npos);
@@ -251,10 +251,10 @@ TEST(Safetensors, SurvivesDamage) {
   writer.Add("y", DType::kI64, {2}, y);
   writer.Write(dir / "a");
   const std::string whole = ReadFile(dir / "a");
-  ASSERT_EQ(LoadError(whole), "");
+  ASSERT_EQ(ParseError(whole), "");
 
   for (size_t size = 0; size < whole.size(); ++size) {
-    EXPECT_THAT(LoadError(whole.substr(0, size)), StartsWith("input: memory: ")) << size;
+    EXPECT_THAT(ParseError(whole.substr(0, size)), StartsWith("input: memory: ")) << size;
   }
   size_t refused = 0;
   for (size_t i = 0; i < whole.size(); ++i) {
@@ -263,7 +263,7 @@ TEST(Safetensors, SurvivesDamage) {
       flipped[i] ^= static_cast<char>(1 << bit);
       try {
         double sum = 0;
-        const SafetensorsFile file = Load(flipped);
+        const SafetensorsFile file = Parse(flipped);
         for (const Tensor& tensor : file.tensors()) {
           for (std::byte b : tensor.data) sum += std::to_integer<int>(b);
         }

@@ -14,13 +14,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::vector<uint8_t> Archive(const std::string& text) { return {text.begin(), text.end()}; }
+std::vector<uint8_t> Bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
 TEST(Tar, ReadsPlainFilesOnly) {
-  const auto archive = Archive(TestTar({{"a/", "", '5'},
-                                        {"a/one.bin", std::string(513, 'x'), '0'},
-                                        {"a/link", "", '2'},
-                                        {"a/empty", "", '0'}}));
+  const auto archive = Bytes(TestTar({{"a/", "", '5'},
+                                      {"a/one.bin", std::string(513, 'x'), '0'},
+                                      {"a/link", "", '2'},
+                                      {"a/empty", "", '0'}}));
   const auto files = ReadTar(archive, "t.tar");
   ASSERT_EQ(files.size(), 2u);
   EXPECT_EQ(files[0].name, "a/one.bin");
@@ -33,7 +33,7 @@ TEST(Tar, ReadsPlainFilesOnly) {
 TEST(Tar, RefusesBadArchives) {
   const std::string good = TestTar({{"one", std::string(700, 'x'), '0'}});
   const auto refusal = [](std::string text) {
-    const auto archive = Archive(text);
+    const auto archive = Bytes(text);
     return ErrorOf([&] { ReadTar(archive, "t.tar"); });
   };
   EXPECT_EQ(refusal(good), "");
@@ -59,7 +59,7 @@ TEST(Tar, RefusesBadArchives) {
 TEST(Tar, UnpacksAFolder) {
   TempDir dir;
   const auto archive =
-      Archive(TestTar({{"a/x/one", "1", '0'}, {"a/two", "22", '0'}, {"b", "", '0'}}));
+      Bytes(TestTar({{"a/x/one", "1", '0'}, {"a/two", "22", '0'}, {"b", "", '0'}}));
   EXPECT_EQ(UnpackTar(archive, "t.tar", "a/", dir / "out"), 2u);
   EXPECT_EQ(ReadFile(dir / "out/x/one"), "1");
   EXPECT_EQ(ReadFile(dir / "out/two"), "22");
@@ -74,12 +74,12 @@ TEST(Tar, UnpacksAFolder) {
 TEST(Tar, UnpacksNothingOutsideTheFolder) {
   TempDir dir;
   for (const char* name : {"a/../../evil", "a//etc/evil", "a/x/../evil", "a/"}) {
-    const auto archive = Archive(TestTar({{"a/good", "1", '0'}, {name, "2", '0'}}));
+    const auto archive = Bytes(TestTar({{"a/good", "1", '0'}, {name, "2", '0'}}));
     EXPECT_THAT(ErrorOf([&] { UnpackTar(archive, "t.tar", "a/", dir / "out"); }),
                 HasSubstr("t.tar: contains the unsafe file name a/"))
         << name;
   }
-  const auto archive = Archive(TestTar({{"b/good", "1", '0'}}));
+  const auto archive = Bytes(TestTar({{"b/good", "1", '0'}}));
   EXPECT_THAT(ErrorOf([&] { UnpackTar(archive, "t.tar", "a/", dir / "out"); }),
               HasSubstr("t.tar: contains no files in a/"));
   EXPECT_FALSE(std::filesystem::exists(dir / "out"));

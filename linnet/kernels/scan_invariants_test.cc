@@ -34,8 +34,6 @@ ScanProblem Slice(const ScanProblem& x, size_t begin, size_t end) {
   return y;
 }
 
-Doubles ToDoubles(const Floats& x) { return Doubles(x.begin(), x.end()); }
-
 // The first piece's final state continues in the second, at every split. Blocks lie elsewhere, so
 // the last bits differ.
 TEST_P(ScanInvariants, PiecesEqualWhole) {

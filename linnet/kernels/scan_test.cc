@@ -12,8 +12,6 @@
 namespace linnet::kernels {
 namespace {
 
-Doubles ToDoubles(const Floats& x) { return Doubles(x.begin(), x.end()); }
-
 // Verifies the reference's own gradients against central differences of its forward, with an
 // initial state, a gradient of the final one, and a masked position.
 TEST(ScanRef, GradientsMatchCentralDifferences) {

@@ -22,6 +22,8 @@ inline constexpr ScanDecay kScanDecays[] = {ScanDecay::kNone, ScanDecay::kHead, 
 inline constexpr ScanWrite kScanWrites[] = {ScanWrite::kAdd, ScanWrite::kDelta,
                                             ScanWrite::kTwoSided, ScanWrite::kRwkv7};
 
+inline Doubles ToDoubles(const Floats& x) { return Doubles(x.begin(), x.end()); }
+
 // Calls body(options) for each combination of policies.
 template <class Body>
 void ForScanPolicies(const Body& body) {

@@ -22,7 +22,7 @@ ModelSpec TinyImages() {
   return spec;
 }
 
-std::string ErrorOf(const std::string& json) {
+std::string SpecError(const std::string& json) {
   try {
     FromJson(json, "here");
   } catch (const InputError& error) {
@@ -77,13 +77,13 @@ TEST(ModelSpec, OmegaIsSavedIfTheMixerHasAFeatureMap) {
 }
 
 TEST(ModelSpec, RefusesInvalidFields) {
-  EXPECT_EQ(ErrorOf("{}"), "");  // all defaults: the paper's MNIST model
+  EXPECT_EQ(SpecError("{}"), "");  // all defaults: the paper's MNIST model
   for (const char* bad :
        {"", "[]", "{\"layers\": 0}", "{\"layers\": 1e10}", "{\"layers\": \"3\"}", "{\"layer\": 3}",
         "{\"attention\": \"nosuch\"}", "{\"feature_map\": \"nosuch\"}", "{\"lsh_chunk\": 0}",
         "{\"width\": 27}", "{\"value_embedding\": 257}", "{\"task\": \"copy\"}",
         "{\"activation\": \"tanh\"}", "{\"norm_eps\": 0}"}) {
-    const std::string message = ErrorOf(bad);
+    const std::string message = SpecError(bad);
     EXPECT_EQ(message.rfind("here: ", 0), 0u) << bad << " -> " << message;
   }
 }
@@ -93,15 +93,15 @@ TEST(ModelSpec, MessagesStayShort) {
   for (const char* name : {"task", "attention", "feature_map", "similarity", "lsh_variant",
                            "layers", "head", "positions", "activation", "nosuch"}) {
     for (const std::string& value : {"\"" + many + "\"", "[\"" + many + "\"]"}) {
-      const std::string message = ErrorOf(StrCat("{\"", name, "\": ", value, "}"));
+      const std::string message = SpecError(StrCat("{\"", name, "\": ", value, "}"));
       EXPECT_FALSE(message.empty()) << name;
       EXPECT_LT(message.size(), 700u) << name;
     }
   }
-  EXPECT_LT(ErrorOf("{\"" + many + "\": 1}").size(), 700u);
+  EXPECT_LT(SpecError("{\"" + many + "\": 1}").size(), 700u);
   // Other tests may have added a kind after these.
   EXPECT_TRUE(
-      ErrorOf("{\"attention\": \"softmax\"}")
+      SpecError("{\"attention\": \"softmax\"}")
           .starts_with("here: unknown attention 'softmax'; choose one of causal-linear, full, "
                        "kernel, reformer"));
 }

@@ -10,7 +10,6 @@
 namespace linnet::plot {
 namespace {
 
-constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 constexpr double kLargest = 1e100, kSmallest = 1e-100;
 // A range narrower than this fraction of its ends is treated as a point.
 constexpr double kLeastSpan = 1e-9;
@@ -143,8 +142,8 @@ std::vector<Tick> LogTicks(Range range, size_t most) {
 }  // namespace
 
 double Showable(double value, bool log) {
-  if (!(std::abs(value) <= kLargest)) return kNaN;
-  if (log) return value >= kSmallest ? value : kNaN;
+  if (!(std::abs(value) <= kLargest)) return std::nan("");
+  if (log) return value >= kSmallest ? value : std::nan("");
   return std::abs(value) < kSmallest ? 0 : value;
 }
 

@@ -19,6 +19,7 @@
 #include <string>
 #include <vector>
 
+#include "linnet/base/aligned.h"
 #include "linnet/base/function_ref.h"
 #include "linnet/kernels/linear_step.h"
 #include "linnet/kernels/strided.h"
@@ -26,6 +27,9 @@
 #include "linnet/model/precision.h"
 
 namespace linnet {
+
+// Parts of scratch memory and of states begin at multiples of so many floats.
+inline constexpr size_t kAlign = kCacheLine / sizeof(float);
 
 // `length` consecutive positions of `sequences` sequences, each from its current position on; with
 // `offsets`, sequence i has offsets[i + 1] - offsets[i] positions. Mixers without recurrent state

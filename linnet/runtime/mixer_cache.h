@@ -120,8 +120,6 @@ class CacheMixer : public RuntimeMixer {
   const size_t window_;   // 0: all positions
 
  private:
-  static constexpr size_t kAlign = kCacheLine / sizeof(float);
-
   static int Readers(const MixerSpec& spec) {
     return FindMixer(spec.kind).windows ? KeyReaders(spec) : 1;
   }

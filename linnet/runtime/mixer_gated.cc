@@ -17,8 +17,6 @@ namespace {
 using kernels::ScanDecay;
 using kernels::ScanWrite;
 
-constexpr size_t kAlign = kCacheLine / sizeof(float);
-
 class GatedMixer : public RuntimeMixer {
  public:
   explicit GatedMixer(const MixerMake& make)

@@ -14,8 +14,6 @@
 namespace linnet {
 namespace {
 
-constexpr size_t kAlign = kCacheLine / sizeof(float);
-
 float LogAddExp(float a, float b) {
   return std::max(a, b) + std::log1p(std::exp(-std::abs(a - b)));
 }

@@ -14,8 +14,6 @@ namespace {
 
 using kernels::Strided;
 
-constexpr size_t kAlign = kCacheLine / sizeof(float);
-
 class LinearMixer : public RuntimeMixer {
  public:
   explicit LinearMixer(const MixerMake& make)

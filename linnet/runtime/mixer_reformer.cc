@@ -14,8 +14,6 @@
 namespace linnet {
 namespace {
 
-constexpr size_t kAlign = kCacheLine / sizeof(float);
-
 class ReformerMixer : public RuntimeMixer {
  public:
   explicit ReformerMixer(const MixerMake& make)

@@ -18,7 +18,6 @@
 namespace linnet {
 namespace {
 
-constexpr size_t kAlign = kCacheLine / sizeof(float);
 constexpr kernels::ScanOptions kOptions = {.decay = kernels::ScanDecay::kKey,
                                            .write = kernels::ScanWrite::kRwkv7};
 

@@ -57,7 +57,7 @@ class Completions : public testing::Test {
   RunningServer server_{{.threads = 1, .sequences = 8, .queue = 400}, {.limits = {}}};
 };
 
-std::vector<int32_t> Tokens(const std::string& text) { return Vocabulary::Bytes().Encode(text); }
+std::vector<int32_t> TokensOf(const std::string& text) { return Vocabulary::Bytes().Encode(text); }
 
 TEST_F(Completions, OfSeveralPromptsAreThoseOfEachAlone) {
   const std::vector<std::string> prompts = {"ab", "", "xyz"};
@@ -89,8 +89,8 @@ TEST_F(Completions, OfSeveralPromptsAreThoseOfEachAlone) {
 
 TEST_F(Completions, PromptsAreTextOrTokens) {
   const std::vector<std::string> want = Texts(Complete({{"prompt", {"ab", "海"}}}));
-  EXPECT_EQ(Texts(Complete({{"prompt", {Tokens("ab"), Tokens("海")}}})), want);
-  EXPECT_EQ(Texts(Complete({{"prompt", Tokens("海")}})), std::vector<std::string>{want[1]});
+  EXPECT_EQ(Texts(Complete({{"prompt", {TokensOf("ab"), TokensOf("海")}}})), want);
+  EXPECT_EQ(Texts(Complete({{"prompt", TokensOf("海")}})), std::vector<std::string>{want[1]});
   EXPECT_EQ(Texts(Complete({{"prompt", {"海"}}})), std::vector<std::string>{want[1]});
   const json list_of_none = json::parse(R"({"prompt": [[]]})");
   EXPECT_EQ(Texts(Complete(list_of_none)), Texts(Complete({{"prompt", ""}})));
@@ -145,7 +145,7 @@ TEST_F(Completions, LogprobsAreOfTheModelsDistribution) {
     ASSERT_EQ(logprobs["token_logprobs"].size(), length);
     ASSERT_EQ(logprobs["top_logprobs"].size(), length);
     std::vector<int32_t> tokens = {Vocabulary::kEnd};
-    for (const int32_t token : Tokens("ab")) tokens.push_back(token);
+    for (const int32_t token : TokensOf("ab")) tokens.push_back(token);
     for (size_t i = 0; i < length; ++i) {
       const std::string name = logprobs["tokens"][i];
       const double value = logprobs["token_logprobs"][i];

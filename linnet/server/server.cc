@@ -64,7 +64,7 @@ bool IsJson(std::string_view type) {
 }
 
 // Constant-time comparison.
-bool Same(std::string_view a, std::string_view b) {
+bool SameSecret(std::string_view a, std::string_view b) {
   unsigned char differ = a.size() != b.size();
   for (size_t i = 0; i < a.size(); ++i) {
     differ |= static_cast<unsigned char>(a[i] ^ b[b.empty() ? 0 : i % b.size()]);
@@ -310,8 +310,8 @@ std::optional<HttpResponse> Server::Impl::Check(const HttpRequest& request) {
 
 bool Server::Impl::HasKey(const HttpRequest& request) const {
   const std::string_view given = request.Field("Authorization");
-  return options.api_key.empty() || Same(given, "Bearer " + options.api_key) ||
-         Same(given, "bearer " + options.api_key);
+  return options.api_key.empty() || SameSecret(given, "Bearer " + options.api_key) ||
+         SameSecret(given, "bearer " + options.api_key);
 }
 
 void Server::Impl::Handle(std::shared_ptr<Exchange> exchange) {

@@ -15,6 +15,7 @@
 #include "linnet/kernels/cuda/recent_keys.h"
 #include "linnet/kernels/cuda/rows_tile.h"
 #include "linnet/kernels/cuda/sample_tile.h"
+#include "linnet/kernels/cuda/test_util.h"
 #include "linnet/kernels/cuda/tile_executor.h"
 #include "linnet/kernels/linear_step.h"
 #include "linnet/kernels/linear_step_ref.h"
@@ -24,13 +25,6 @@
 namespace linnet::kernels::cuda {
 namespace {
 
-template <typename T>
-AlignedBuffer<T> Random(size_t n, uint64_t stream) {
-  AlignedBuffer<T> values(n);
-  Philox rng(5, stream);
-  for (T& value : values) StoreAs(&value, 0, rng.Normal());
-  return values;
-}
 template <typename T>
 double Epsilon() {
   return std::is_same_v<T, float> ? 0x1p-23 : 0x1p-8;

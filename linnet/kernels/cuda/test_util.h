@@ -1,12 +1,16 @@
-// For tests of tile programs: launches, and runs in several orders of threads.
+// For tests of tile programs: launches, runs in several orders of threads, and random inputs.
 #ifndef LINNET_KERNELS_CUDA_TEST_UTIL_H_
 #define LINNET_KERNELS_CUDA_TEST_UTIL_H_
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
 
+#include "linnet/base/aligned.h"
+#include "linnet/kernels/cuda/rows_tile.h"
 #include "linnet/kernels/cuda/tile_executor.h"
+#include "linnet/rng.h"
 
 namespace linnet::kernels::cuda {
 
@@ -24,6 +28,15 @@ void ExpectNoFault(const TileLaunch& launch, const Program& program) {
     seeded.seed = seed;
     EXPECT_NO_THROW(RunTiles(seeded, program));
   }
+}
+
+// `n` normal values: a stream of its own for each array.
+template <typename T>
+AlignedBuffer<T> Random(size_t n, uint64_t stream) {
+  AlignedBuffer<T> values(n);
+  Philox rng(5, stream);
+  for (T& value : values) StoreAs(&value, 0, rng.Normal());
+  return values;
 }
 
 }  // namespace linnet::kernels::cuda

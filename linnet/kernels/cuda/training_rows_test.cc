@@ -7,20 +7,13 @@
 #include <vector>
 
 #include "linnet/base/aligned.h"
+#include "linnet/kernels/cuda/test_util.h"
 #include "linnet/kernels/cuda/tile_executor.h"
 #include "linnet/kernels/cuda/training_rows_tile.h"
 #include "linnet/rng.h"
 
 namespace linnet::kernels::cuda {
 namespace {
-
-template <typename T>
-AlignedBuffer<T> Random(size_t n, uint64_t stream) {
-  AlignedBuffer<T> values(n);
-  Philox rng(5, stream);
-  for (T& value : values) StoreAs(&value, 0, rng.Normal());
-  return values;
-}
 
 template <class Body>
 void RunSums(unsigned blocks, unsigned parts, const Body& body) {

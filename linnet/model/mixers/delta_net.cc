@@ -3,7 +3,7 @@
 namespace linnet {
 namespace {
 
-GatedForm Form(const MixerSpec& spec) {
+GatedForm DeltaNetForm(const MixerSpec& spec) {
   return {.write = GatedWrite::kDelta,
           .gate = spec.output_gate ? OutputGate::kSilu : OutputGate::kNone,
           .convolution = spec.short_convolution};
@@ -14,7 +14,7 @@ GatedForm Form(const MixerSpec& spec) {
 MixerInfo DeltaNetInfo() {
   return GatedInfo("delta-net", "delta rule: a key's value replaces its earlier one (DeltaNet)",
                    {"short_convolution", "output_gate", "negative_eigenvalues", "output_norm_eps"},
-                   Form);
+                   DeltaNetForm);
 }
 
 }  // namespace linnet

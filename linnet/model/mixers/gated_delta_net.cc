@@ -3,7 +3,7 @@
 namespace linnet {
 namespace {
 
-GatedForm Form(const MixerSpec& spec) {
+GatedForm GatedDeltaNetForm(const MixerSpec& spec) {
   return {.decay = GatedDecay::kHead,
           .write = GatedWrite::kDelta,
           .gate = spec.output_gate ? OutputGate::kSilu : OutputGate::kNone,
@@ -16,7 +16,7 @@ GatedForm Form(const MixerSpec& spec) {
 MixerInfo GatedDeltaNetInfo() {
   return GatedInfo("gated-delta-net", "delta rule with a decay per head (gated DeltaNet)",
                    {"short_convolution", "output_gate", "negative_eigenvalues", "output_norm_eps"},
-                   Form);
+                   GatedDeltaNetForm);
 }
 
 }  // namespace linnet

@@ -3,7 +3,7 @@
 namespace linnet {
 namespace {
 
-GatedForm Form(const MixerSpec& spec) {
+GatedForm GatedDeltaProductForm(const MixerSpec& spec) {
   return {.decay = GatedDecay::kHead,
           .write = GatedWrite::kDelta,
           .gate = spec.output_gate ? OutputGate::kSilu : OutputGate::kNone,
@@ -19,7 +19,7 @@ MixerInfo GatedDeltaProductInfo() {
                    "gated-delta-net with several delta steps per position (Gated DeltaProduct)",
                    {"short_convolution", "output_gate", "negative_eigenvalues", "householders",
                     "output_norm_eps"},
-                   Form);
+                   GatedDeltaProductForm);
 }
 
 }  // namespace linnet

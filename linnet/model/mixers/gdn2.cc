@@ -3,7 +3,7 @@
 namespace linnet {
 namespace {
 
-GatedForm Form(const MixerSpec& spec) {
+GatedForm Gdn2Form(const MixerSpec& spec) {
   return {.decay = GatedDecay::kKeyRate,
           .write = GatedWrite::kTwoSided,
           .gate = OutputGate::kSigmoid,
@@ -16,7 +16,7 @@ MixerInfo Gdn2Info() {
   return GatedInfo("gdn2",
                    "delta rule that erases by key channels and writes by value channels (Gated "
                    "DeltaNet-2)",
-                   {"short_convolution", "negative_eigenvalues", "output_norm_eps"}, Form);
+                   {"short_convolution", "negative_eigenvalues", "output_norm_eps"}, Gdn2Form);
 }
 
 }  // namespace linnet

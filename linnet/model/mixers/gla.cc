@@ -3,7 +3,7 @@
 namespace linnet {
 namespace {
 
-GatedForm Form(const MixerSpec& spec) {
+GatedForm GlaForm(const MixerSpec& spec) {
   return {.decay = GatedDecay::kKey,
           .gate = OutputGate::kSilu,
           .norm = "g_norm_swish_gate",
@@ -15,7 +15,7 @@ GatedForm Form(const MixerSpec& spec) {
 
 MixerInfo GlaInfo() {
   return GatedInfo("gla", "linear attention with a decay per key channel (gated linear attention)",
-                   {"gate_rank", "output_norm_eps"}, Form);
+                   {"gate_rank", "output_norm_eps"}, GlaForm);
 }
 
 }  // namespace linnet

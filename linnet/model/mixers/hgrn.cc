@@ -3,7 +3,7 @@
 namespace linnet {
 namespace {
 
-GatedForm Form(const MixerSpec& spec) {
+GatedForm HgrnForm(const MixerSpec& spec) {
   return {.decay = GatedDecay::kChannel,
           .gate = OutputGate::kSilu,
           .convolution = spec.short_convolution,
@@ -15,7 +15,7 @@ GatedForm Form(const MixerSpec& spec) {
 
 MixerInfo HgrnInfo() {
   return GatedInfo("hgrn", "a number per channel, with a decay of its own (HGRN)",
-                   {"short_convolution", "lower_bound", "output_norm_eps"}, Form);
+                   {"short_convolution", "lower_bound", "output_norm_eps"}, HgrnForm);
 }
 
 }  // namespace linnet

@@ -3,7 +3,7 @@
 namespace linnet {
 namespace {
 
-GatedForm Form(const MixerSpec& spec) {
+GatedForm KdaForm(const MixerSpec& spec) {
   return {.decay = GatedDecay::kKeyRate,
           .write = GatedWrite::kDelta,
           .gate = OutputGate::kSigmoid,
@@ -15,7 +15,7 @@ GatedForm Form(const MixerSpec& spec) {
 
 MixerInfo KdaInfo() {
   return GatedInfo("kda", "delta rule with a decay per key channel (Kimi Delta Attention)",
-                   {"short_convolution", "negative_eigenvalues", "output_norm_eps"}, Form);
+                   {"short_convolution", "negative_eigenvalues", "output_norm_eps"}, KdaForm);
 }
 
 }  // namespace linnet

@@ -3,7 +3,7 @@
 namespace linnet {
 namespace {
 
-GatedForm Form(const MixerSpec& spec) {
+GatedForm RetentionForm(const MixerSpec& spec) {
   return {.decay = GatedDecay::kConstant,
           .gate = OutputGate::kSilu,
           .rotary = true,
@@ -17,7 +17,7 @@ GatedForm Form(const MixerSpec& spec) {
 MixerInfo RetentionInfo() {
   return GatedInfo("retention",
                    "linear attention with a constant decay per head, rotary positions (RetNet)",
-                   {"output_norm_eps"}, Form);
+                   {"output_norm_eps"}, RetentionForm);
 }
 
 }  // namespace linnet

@@ -3,7 +3,7 @@
 namespace linnet {
 namespace {
 
-GatedForm Form(const MixerSpec& spec) {
+GatedForm SsdForm(const MixerSpec& spec) {
   return {.decay = GatedDecay::kHead,
           .gate = OutputGate::kSilu,
           .convolution = spec.short_convolution,
@@ -16,7 +16,7 @@ GatedForm Form(const MixerSpec& spec) {
 
 MixerInfo SsdInfo() {
   return GatedInfo("ssd", "state space with a decay and a time step per head (Mamba-2)",
-                   {"short_convolution", "key_heads", "output_norm_eps"}, Form);
+                   {"short_convolution", "key_heads", "output_norm_eps"}, SsdForm);
 }
 
 }  // namespace linnet

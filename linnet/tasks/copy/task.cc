@@ -15,9 +15,6 @@
 namespace linnet {
 namespace {
 
-// First stream of the evaluation sequences, far from the training streams 0, 1, 2, ... of the seed.
-constexpr uint64_t kFreshStreams = uint64_t{1} << 62;
-
 std::string Join(std::span<const int32_t> tokens) {
   std::string text;
   for (int32_t token : tokens) text += (text.empty() ? "" : " ") + std::to_string(token);

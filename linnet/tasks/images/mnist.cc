@@ -11,7 +11,7 @@
 namespace linnet {
 namespace {
 
-constexpr int kSide = 28;
+constexpr int kMnistSide = 28;
 
 // The path of, for example, "train-images" + [-.] + "idx3-ubyte" [.gz] in dir; "" if there is none.
 std::string FindFile(const std::string& dir, const std::string& stem, const std::string& type) {
@@ -40,7 +40,7 @@ ImageSet LoadMnist(const std::string& dir, Split split) {
   IdxArray images = ReadIdx(images_path);
   IdxArray labels = ReadIdx(labels_path);
 
-  if (images.shape.size() != 3 || images.shape[1] != kSide || images.shape[2] != kSide) {
+  if (images.shape.size() != 3 || images.shape[1] != kMnistSide || images.shape[2] != kMnistSide) {
     throw InputError(images_path, ": not images of 28 x 28; MNIST's are");
   }
   if (images.shape[0] == 0) throw InputError(images_path, ": holds no images; download it again");
@@ -52,7 +52,7 @@ ImageSet LoadMnist(const std::string& dir, Split split) {
   if (std::any_of(labels.data.begin(), labels.data.end(), [](uint8_t x) { return x > 9; })) {
     throw InputError(labels_path, ": holds labels above 9; download it again");
   }
-  return {kMnist.name, kSide, kSide, 1, std::move(images.data), std::move(labels.data)};
+  return {kMnist.name, kMnistSide, kMnistSide, 1, std::move(images.data), std::move(labels.data)};
 }
 
 bool MnistPresent(const std::string& dir) {
@@ -66,8 +66,8 @@ const ImageDataset kMnist = {
     "mnist",
     "handwritten digits, 28 x 28 gray, 60,000 to train on and 10,000 to test on",
     "train-images-idx3-ubyte[.gz] and t10k-images-idx3-ubyte[.gz]",
-    kSide,
-    kSide,
+    kMnistSide,
+    kMnistSide,
     1,
     60000,
     10000,

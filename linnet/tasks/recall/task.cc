@@ -13,8 +13,6 @@
 namespace linnet {
 namespace {
 
-// First stream of the evaluation sequences, far from the training streams 0, 1, 2, ... of the seed.
-constexpr uint64_t kFreshStreams = uint64_t{1} << 62;
 constexpr size_t kSequences = 256;
 
 Evaluation EvalRecall(const EvalOptions& options, Engine& engine, const EvalProgress& report) {

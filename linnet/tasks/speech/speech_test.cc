@@ -7,7 +7,6 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <numbers>
 #include <string>
@@ -15,6 +14,7 @@
 
 #include "linnet/error.h"
 #include "linnet/io/safetensors.h"
+#include "linnet/io/test_util.h"
 #include "linnet/rng.h"
 #include "linnet/tasks/speech/audio.h"
 #include "linnet/tasks/speech/filterbank.h"
@@ -24,15 +24,6 @@ namespace {
 
 using Floats = std::vector<float>;
 using testing::HasSubstr;
-
-std::string ErrorOf(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 Floats Tone(double hertz, int rate, size_t count, double amplitude = 0.5) {
   Floats samples(count);

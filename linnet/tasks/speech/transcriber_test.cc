@@ -8,12 +8,12 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <functional>
 #include <list>
 #include <string>
 #include <vector>
 
 #include "linnet/error.h"
+#include "linnet/io/test_util.h"
 #include "linnet/rng.h"
 #include "linnet/tasks/speech/audio.h"
 #include "linnet/tasks/speech/ctc.h"
@@ -75,15 +75,6 @@ Audio Sound(double seconds, uint64_t seed = 1) {
     audio.samples.push_back(std::clamp(before, -1.0f, 1.0f));
   }
   return audio;
-}
-
-std::string ErrorOf(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 std::vector<Phone> Streamed(const std::shared_ptr<const Model>& model, const Audio& audio,
