@@ -231,9 +231,9 @@ void Run(const Options& options) {
 void AddScanTorch(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "scan-torch", "Time gated recurrences against their chunked form in libtorch",
-      R"(Times the forward pass, and forward + backward, of linnet's fused operation and of the chunked
-form in plain libtorch operations with autograd, on the same inputs and number of threads. Outputs
-and gradients are compared first. The limit is the time of the recurrence's multiply-adds at the
+      R"(Times the forward pass, and forward + backward, of linnet's fused operation and of the chunked form
+in plain libtorch operations with autograd, on the same inputs and number of threads. Outputs and
+gradients are compared first. The limit is the time of the recurrence's multiply-adds at the
 machine's peak.)",
       "  linnet bench scan-torch\n"
       "  linnet bench scan-torch --policies kda --dim 64 --threads 1 --json\n");
