@@ -194,7 +194,8 @@ std::string Dumped(const nlohmann::ordered_json& record) {
   return record.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-// Of a language model whose file describes it. `from`: fields of the JSON record.
+// Reports on the import of a language model whose file has its sizes. `from`: fields of the JSON
+// record.
 void PrintLanguageModel(const Options& options, const ModelSpec& spec, Precision precision,
                         const nlohmann::ordered_json& from) {
   if (options.json) {
