@@ -73,7 +73,7 @@ ordered_json ToJson(const Metrics& metrics) {
   return object;
 }
 
-// Writes OUT/linearize.json: validations and errors before and after each stage.
+// Writes OUT/linearize.json: validations and errors before and after each step.
 void WriteRecord(const LinearizeCommand& command, const TrainConfig& config,
                  const train::MatchResult& match, const Metrics& trained) {
   ordered_json layers = ordered_json::array();
@@ -186,13 +186,13 @@ void AddLinearize(CLI::App& root, int& exit_code) {
   SetDefaults(defaults);
   command.flags.Add(*app, defaults, IsChosen);
   app->footer(
-      R"(1. The projections of queries, keys and values start from the model's weights.
-2. Matching: each new attention learns the outputs of the one it replaces, all layers at the same
+      R"(1. Copy: all weights that the new model also has are copied from the given one.
+2. Match: each new attention learns the outputs of the one it replaces, all layers at the same
    time. The result is OUT/matched.safetensors.
-3. Training: the whole network is trained for --steps updates (0: no training), by default with a
+3. Train: the whole network is trained for --steps updates (0: no training), by default with a
    third of the model's --lr. The result is OUT/model.safetensors.
 Data and other settings are those of FOLDER/config.json. The command prints the validation after
-each stage and the error of each layer's attention, and writes them to OUT/linearize.json.
+each step and the error of each layer's attention, and writes them to OUT/linearize.json.
 
 Example:
   linnet linearize runs/softmax --to gated-delta-net --out runs/gated
