@@ -357,10 +357,10 @@ void CheckCausalLinear(const CausalLinearShape& shape, const CausalLinearForm& f
 void AddCausalLinear(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "causal-linear", "Time the kernel of causal linear attention",
-      R"(For N = 512, 1024, ... 65536, forward and forward + backward: the bare product (phi(x) = x, no
-normalizer) and the fused operation. The limit is the larger of two times: the multiply-adds at the
-machine's peak, and reading and writing the tensors once. Results named .../spread are the longest
-time per token divided by the shortest, over all N.)",
+      R"(Times forward and forward + backward for N = 512, 1024, ... 65536: of the bare product (phi(x) = x,
+no normalizer) and of the fused operation. The limit is the larger of two times: the multiply-adds
+at the machine's peak, and reading and writing the tensors once. Results named .../spread are the
+longest time per token divided by the shortest, over all N.)",
       "  linnet bench causal-linear\n"
       "  linnet bench causal-linear --dim 64 --precision bf16 --layout row\n"
       "  linnet bench causal-linear --max-n 4096 --threads 1 --json\n"
@@ -374,7 +374,7 @@ time per token divided by the shortest, over all N.)",
   add("--heads", options->heads, "Number of heads", 1, 64);
   cli::AddOption(verb, "--dim", options->dim, "D", "Dimensions of queries and keys: 32, 64 or 128",
                  CLI::IsMember({32, 64, 128}).description(""));
-  add("--value-dim", options->value_dim, "Dimensions of values (default: those of --dim)", 1, 256);
+  add("--value-dim", options->value_dim, "Dimensions of values (default: --dim)", 1, 256);
   cli::AddOption(verb, "--layout", options->layout, "NAME",
                  "Order of the tensors in memory: head (H, N, D) or row (N, H, D)",
                  CLI::IsMember({"head", "row"}).description(""));
@@ -382,7 +382,7 @@ time per token divided by the shortest, over all N.)",
                  "Precision of the tensors: f32 or bf16",
                  CLI::IsMember({"f32", "bf16"}).description(""));
   cli::AddOption(verb, "--device", options->device, "NAME",
-                 "cpu or cuda (limit: the bandwidth of the GPU's memory)",
+                 "cpu, or cuda: an NVIDIA GPU; the limit is then its memory bandwidth",
                  CLI::IsMember({"cpu", "cuda"}).description(""));
   add("--batch", options->batch, "With --device cuda: number of sequences (default: 16)", 1, 65536);
   add("--segments", options->segments,

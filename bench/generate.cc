@@ -423,7 +423,8 @@ void Run(const GenerateBenchOptions& options) {
 
 void AddGenerate(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
-      bench, "generate", "Time the generation of images, sampling included, by batch and precision",
+      bench, "generate",
+      "Time the generation of images, sampling included, by batch size and precision",
       R"(Outputs are checked against a double-precision reference. The limit of a token is the larger of two
 times: reading the weights once for the whole batch, and multiplying with them once per sequence. With
 softmax attention, reading the cached keys and values is added; with --stateless, the products for
@@ -459,7 +460,7 @@ a time may fall below its limit.)",
           "--whole", options->whole,
           "With --stateless: also time a whole image at every length, to check the integrated time")
       ->needs("--stateless");
-  cli::AddListOption(verb, "--batch", options->batches, "N", "Batch sizes, as 1,64",
+  cli::AddListOption(verb, "--batch", options->batches, "N", "Batch sizes, for example 1,64",
                      cli::Between(1, 1'000'000));
   cli::AddListOption(verb, "--precision", options->precisions, "NAMES",
                      "f32, bf16, int8 or several (default: the file's)");

@@ -120,20 +120,20 @@ void Run(const PrefixBenchOptions& options) {
 
 void AddPrefix(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
-      bench, "prefix", "Time a long prefix in one call against single steps",
-      R"(A model of the paper's size with random weights, or language models of 12 layers of width 768,
-at batch 1. The outputs of both forms are compared first. The limit is the time of the products with
-the weights, at the rate of products measured in the same run.)",
+      bench, "prefix", "Time a long prefix in one call and in single steps",
+      R"(Models with random weights at batch 1: the paper's MNIST model, or language models of 12 layers of
+width 768. The outputs of one call and of single steps are compared first. The limit is the time of
+the products with the weights, at a rate that is measured in the same run.)",
       "  linnet bench prefix\n"
       "  linnet bench prefix --length 2000 --precision bf16 --json\n"
       "  linnet bench prefix --language gated-delta-net,rwkv7 --length 512\n");
   auto options = std::make_shared<PrefixBenchOptions>();
-  cli::AddOption(verb, "--length", options->length, "N", "Tokens of the prefix",
+  cli::AddOption(verb, "--length", options->length, "N", "Length of the prefix, in tokens",
                  cli::Between(1, 1'000'000));
   cli::AddListOption(verb, "--precision", options->precisions, "NAMES",
                      "f32, bf16, int8 or several");
   cli::AddListOption(verb, "--language", options->languages, "KINDS",
-                     "Language models in place of the paper's: gated-delta-net, rwkv7, ...");
+                     "Language models with these mixers instead: gated-delta-net, rwkv7, ...");
   AddBenchOptions(verb, *options);
   verb->callback([options] { Run(*options); });
 }

@@ -1,6 +1,7 @@
-// linnet bench scan: forward, forward + backward and steps of the gated recurrences over sequence
-// lengths, beside bare causal linear attention in the same run. The limit is the longer of two
-// times: the multiply-adds at this machine's measured peak, and streaming inputs and outputs once.
+// linnet bench scan: times forward, forward + backward and single steps of the gated recurrences at
+// several sequence lengths, with causal linear attention in the same run for comparison. The limit
+// is the longer of two times: the multiply-adds at this machine's measured peak, and one pass over
+// inputs and outputs.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -120,8 +121,8 @@ class ScanCase {
     for (Buffer& x : grad_) WriteAll(x, past_caches);
   }
 
-  // Compares the last head's first outputs with the reference, and for a short sequence its
-  // gradients. `steps`: the outputs are those of steps. Throws RuntimeError unless they agree.
+  // Runs Steps() or Forward() and Backward(), and compares the first outputs of the last head with
+  // the reference, for a short sequence also the gradients. Throws RuntimeError if they differ.
   void Check(const ScanPolicy& policy, bool steps) {
     constexpr size_t kMostRows = 4096, kMostGradients = 512;
     if (steps) {
@@ -204,7 +205,7 @@ class ScanCase {
       kernels::WriteFloats(x.data() + begin, end - begin, past_caches);
     });
   }
-  // The first rows of the last head.
+  // The first `length` rows of the last head, row-major.
   std::vector<double> Head(const Buffer& x, size_t length) const {
     std::vector<double> values;
     const size_t width = x.size() / (shape_.heads * shape_.length);
@@ -230,7 +231,7 @@ class ScanCase {
   Buffer out_, grad_out_, kept_, forward_scratch_, backward_scratch_, state_, step_scratch_;
 };
 
-// Bare causal linear attention of the same shape, on a problem's buffers.
+// Causal linear attention of the same shape, without feature map and normalizer.
 class Baseline {
  public:
   Baseline(const ScanBenchOptions& options, size_t length, ThreadPool& pool)
@@ -375,10 +376,12 @@ class ScanMeasurement {
 void AddScan(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "scan", "Time the kernel of gated recurrences",
-      R"(For N = 512, 1024, ... 65536 and each policy: forward, forward + backward, and as many single
-steps on one thread, beside bare causal linear attention in the same run. The first 4096 outputs of
-each case, and the gradients at N <= 512, are compared with the reference. The limit is the larger
-of two times: the multiply-adds at the machine's peak, and reading and writing the tensors once.)",
+      R"(Times forward, forward + backward, and N single steps on one thread, for N = 512, 1024, ... 65536
+and each policy (what a position writes to the state, and how the state decays). Causal linear
+attention without feature map and normalizer is timed in the same run for comparison. The first 4096
+outputs of each case, and the gradients at N <= 512, are compared with the reference. The limit is
+the larger of two times: the multiply-adds at the machine's peak, and reading and writing the
+tensors once.)",
       "  linnet bench scan\n"
       "  linnet bench scan --policies gla,kda --dim 64 --layout row\n"
       "  linnet bench scan --max-n 4096 --threads 1 --json\n");

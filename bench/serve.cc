@@ -420,9 +420,10 @@ void AddServe(CLI::App& app) {
   CLI::App* verb = cli::AddVerb(
       app, "serve", "Time a model over HTTP: couplets under load, or the first token of text",
       R"(Server and clients share this machine. Responses under load are compared, byte for byte, with those
-to the same requests alone. The limit is the engine without prompts and HTTP: it steps one sequence
-per client and samples each token. For a text model: the time to the first token of long prompts that
-are new, repeated, and repeated after a restart; the limit is the engine's time to read them.)",
+to the same requests alone. The limit is the rate of the engine alone, which steps one sequence per
+client and samples each token, without prompts and HTTP. For a text model: the time to the first
+token of long prompts that are new, repeated, and repeated after a restart; the limit is the
+engine's time to read them.)",
       "  linnet bench serve models/couplet.safetensors\n"
       "  linnet bench serve models/couplet.safetensors --clients 8 --candidates 1 --json\n"
       "  linnet bench serve runs/text/model.safetensors\n");

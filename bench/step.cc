@@ -155,12 +155,12 @@ void AddStep(CLI::App& bench) {
                    "  linnet bench step models/digits.safetensors --threads 1 --json\n");
   auto options = std::make_shared<StepBenchOptions>();
   cli::AddOption(verb, "MODEL", options->models, "",
-                 "Models to time (default: the shipped model and one of the paper's size)");
+                 "Models to time (default: the shipped digits model and the paper's MNIST model)");
   cli::AddListOption(verb, "--language", options->languages, "KINDS",
-                     "Language models of 12 layers of width 768 with random weights: "
-                     "gated-delta-net, rwkv7, ...");
+                     "Time language models of 12 layers of width 768 with random weights and "
+                     "these mixers: gated-delta-net, rwkv7, ...");
   cli::AddListOption(verb, "--precision", options->precisions, "NAMES",
-                     "f32, bf16, int8 or several, with --language");
+                     "With --language: f32, bf16, int8 or several");
   AddBenchOptions(verb, *options);
   verb->callback([options] { Run(*options); });
 }

@@ -129,13 +129,13 @@ void Run(const StreamBenchOptions& options) {
 void AddStream(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "stream", "Measure the accuracy of sums over a long stream",
-      R"(Compares one head's recurrent steps with the same sums in double precision, over random terms and
-over nearly constant terms, where plain fp32 sums stop growing. Errors are relative to the largest
-value.)",
+      R"(Compares the recurrent steps of one head with the same sums in double precision: over random terms,
+and over nearly constant terms, for which plain fp32 sums stop growing. Errors are relative to the
+largest value.)",
       "  linnet bench stream\n"
       "  linnet bench stream --positions 1e6 --json\n");
   auto options = std::make_shared<StreamBenchOptions>();
-  cli::AddOption(verb, "--positions", options->positions, "N", "Length of the stream",
+  cli::AddOption(verb, "--positions", options->positions, "N", "Length of the stream, in positions",
                  cli::Between(1, 1e12));
   cli::AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });

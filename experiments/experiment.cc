@@ -90,12 +90,12 @@ class Runner {
         work_(about_.value("work", "runs/" + name_)),
         verb_(*AddDescribedVerb(app, name_, about_, options_)) {
     if (!work_.empty()) {
-      cli::AddOption(
-          &verb_, "--work", work_, "DIR",
-          "Folder for trainings and measurements; a stopped command resumes with its contents");
+      cli::AddOption(&verb_, "--work", work_, "DIR",
+                     "Folder for trainings and measurements; a stopped command resumes from it");
     }
-    cli::AddOption(&verb_, "--from", from_, "FILE",
-                   StrCat("Measure nothing: write the page and plots of this ", name_, ".json"));
+    cli::AddOption(
+        &verb_, "--from", from_, "FILE",
+        StrCat("Write the page and plots of this record without measuring: a ", name_, ".json"));
     cli::AddOption(&verb_, "--out", out_, "DIR",
                    StrCat("Folder for ", name_, ".md, .json and the pictures"));
     cli::AddJsonFlag(&verb_, json_);

@@ -2,7 +2,7 @@
 //
 // Experiment NAME consists of
 //   pages/NAME.json  its description: help, options, the paper's numbers, rules for valid records,
-//                    figures (figures.h). The page can use all fields of it.
+//                    figures (figures.h). The page can use all its fields.
 //   pages/NAME.md    the template of its page (page.h)
 //   a source file    with two functions, declared below and listed in main.cc: one measures,
 //                    mostly by running other verbs of linnet (lab.h); the other derives values for
@@ -11,20 +11,22 @@
 // the record, NAME.json in the folder of results.
 //
 // Fields of a description:
-//   "like"      other descriptions: their fields are defaults, their options come before its own
+//   "like"      names of other descriptions whose fields it inherits; their options come first
 //   "summary", "notes", "examples"   texts for --help; the last is a list
 //   "page"      name of the template, if not NAME
-//   "work"      default of --work, if not "runs/NAME"; "": no such option, --out takes its place
+//   "work"      default of --work, if not "runs/NAME"; "": no option --work, --out takes its place
 //   "defaults"  {option: its default, instead of that in "options"}
-//   "options"   [{"name", "type", "help", "default", "range": [a, b], "real": true, "choices",
-//               "many": true, "flag": true, "excludes": "--other", "missing": an error message if
-//               it is not given, "amends": true: it names a JSON file that becomes a field of the
-//               record, also with --from}]. "range" without "real": whole numbers. "many" allows
-//               several values, and "many": "," a comma-separated list
+//   "options"   a list of {"name", "type", "help", "default", "choices", "flag": true,
+//               "excludes": "--other"} and
+//                 "range": [low, high]   of a whole number; with "real": true, of any number
+//                 "many": true           may be repeated; "many": ",": a comma-separated list
+//                 "missing": TEXT        the option is required; TEXT is the error without it
+//                 "amends": true         a JSON file that becomes a field of the record, also with
+//                                        --from
 //   "record"    {path: rule}, see CheckRecord
 //   "figures"   see figures.h; "training", "measure": see measure.h
 //   "keep"      names of options that become fields of the record, see Begin() in measure.h
-//   others      numbers and texts for its functions, its page and its figures
+//   others      numbers and texts that its functions, page and figures use
 #ifndef EXPERIMENTS_EXPERIMENT_H_
 #define EXPERIMENTS_EXPERIMENT_H_
 
@@ -60,7 +62,7 @@ struct Call {
 };
 
 struct Experiment {
-  // Adds the measurements to `record`, which already holds the fields that options amend.
+  // Adds the measurements to `record`, which already holds the fields of "amends" options.
   using Measure = void(const Call& call, nlohmann::json& record);
   // Adds values for the page and the figures to the fields of a record. Throws InputError or a
   // nlohmann exception if the record is not one of this experiment.
@@ -82,12 +84,12 @@ void AddExperiment(CLI::App& app, const Experiment& experiment);
 // Adds `linnet reproduce all`.
 void AddAll(CLI::App& app);
 
-// The described options that the user gave, if not empty those in `only`: " --seed 3 --data an4".
-// Paths are reduced to their last component.
+// The options on the command line, as text for a page: " --seed 3 --data an4". `only` selects
+// options by name; empty: all that the description lists. Paths are reduced to their last component.
 std::string GivenOptions(const Call& call, const std::vector<std::string>& only = {});
 
-// The functions of the experiments. Records: figure 1, tables 4 and 5. ImageTable: tables 1 and 2.
-// Samples: figures 3, 4 and 6 to 9.
+// The functions of the experiments. MeasureRecords() serves figure 1 and tables 4 and 5,
+// MeasureImageTable() tables 1 and 2, MeasureSamples() figures 3, 4 and 6 to 9.
 Experiment::Measure MeasureCouplet, MeasureFigure2, MeasureFigure5, MeasureImageTable,
     MeasureRecall, MeasureRecords, MeasureSamples, MeasureTable3;
 Experiment::Derive DeriveFigure1, DeriveFigure2, DeriveFigure5, DeriveImageTable, DeriveRecall,

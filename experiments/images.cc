@@ -27,7 +27,7 @@ using nlohmann::json;
 
 namespace {
 
-// The options that a plan keeps. All but the last are fixed for all calls in its folder.
+// The options that a plan stores. Later calls in its folder may change the last one only.
 const std::vector<std::string> kPlanned = {"scale",       "budget", "steps",  "precision",
                                            "pixel-above", "seed",   "threads"};
 // Networks of the paper's size are timed only if more than this much of the budget is left.
@@ -68,7 +68,7 @@ class ImageLab {
         CheckPlan();
         Settings();
       });
-      std::cerr << "going on with what was planned in " << plan_file_ << "\n";
+      std::cerr << "continuing the plan in " << plan_file_ << "\n";
     } else {
       plan_ = NewPlan();
       if (test_.size() != kPublished) {
@@ -194,8 +194,8 @@ std::string Trainings(const json& about, const json& record) {
   return Fill(about.at("trainings").get<std::string>(), {record, &outer});
 }
 
-// The methods that the record has, each with its training as "run" and, if the record has them, its
-// throughput as "speed" and that of the paper's network as "sized".
+// The methods in a record. Each has the field "run", its training; if throughputs were measured,
+// also "speed", that of its network, and "sized", that of the same method at the paper's size.
 json Rows(const json& about, const json& record) {
   json rows = json::array();
   for (json& row : MethodsRun(about.at("methods"), record.at("runs"))) {
@@ -210,7 +210,7 @@ json Rows(const json& about, const json& record) {
   return rows;
 }
 
-// The described methods that a figure of samples shows.
+// The methods that a figure of samples shows, from the description.
 json Shown(const json& about) {
   json shown = json::array();
   for (const json& name : about.at("shown")) {
@@ -219,8 +219,8 @@ json Shown(const json& about) {
   return shown;
 }
 
-// The images that the described command `verb` draws with the model of a run. The folder keeps them
-// until the training or the command changes, since Reformer takes minutes.
+// The images that the description's command `verb` ("sample" or "complete") draws with the model of
+// a run. The folder caches them until the training or the command changes, since LSH takes minutes.
 std::vector<Image> Drawn(const Call& call, const ImageLab& lab, const char* verb, size_t count,
                          const json& method, const json& run) {
   const std::string name = method.at("name"), sheet = StrCat(verb, "-", name, "-", count);

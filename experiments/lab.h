@@ -39,8 +39,8 @@ class Lab {
 
   const std::filesystem::path& folder() const { return folder_; }
 
-  // Runs `linnet ARGUMENTS...` and parses its JSON output. Throws InputError or RuntimeError if it
-  // fails (it has printed the reason), Interrupted after Ctrl-C.
+  // Runs `linnet ARGUMENTS...` and parses its JSON output. Throws InputError or RuntimeError if the
+  // command fails, which has then printed the reason; Interrupted after Ctrl-C.
   nlohmann::json Run(const std::vector<std::string>& arguments) const;
   // As Run, but saves the result under `name`, and returns the saved one if an interrupted call of
   // the experiment ran the same arguments on this machine.
@@ -61,8 +61,9 @@ class Lab {
     return folder_ / name / "model.safetensors";
   }
 
-  // Returns the answer in this file of the folder if it is an answer to `question`; otherwise calls
-  // measure() and saves its answer. `file` is relative to the folder.
+  // A cache of one result: `file` (relative to the folder) stores a question and its answer. If the
+  // question is `question`, returns the stored answer; otherwise calls measure() and stores its
+  // result.
   nlohmann::json Kept(const std::filesystem::path& file, const nlohmann::json& question,
                       FunctionRef<nlohmann::json()> measure) const;
 

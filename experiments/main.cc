@@ -31,7 +31,7 @@ constexpr Experiment kExperiments[] = {
 
 int main(int argc, char** argv) {
   using namespace linnet::experiments;
-  CLI::App app("Measures the paper's tables and figures, and writes a page for each.",
+  CLI::App app("Measure the paper's tables and figures, and write a page for each",
                "linnet reproduce");
   linnet::cli::SetUp(app);
   AddAll(app);

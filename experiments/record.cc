@@ -20,7 +20,7 @@ void CheckValue(const std::string& field, const json& value, const json& rule) {
   if (rule.contains("in")) {
     const json& allowed = rule["in"];
     if (std::find(allowed.begin(), allowed.end(), value) != allowed.end()) return;
-    throw InputError("'", field, "' is none of ", allowed.dump());
+    throw InputError("'", field, "' is not one of ", allowed.dump());
   }
   if (rule.is_object()) {
     if (value.get<json::array_t>().empty()) throw InputError(rule.at("empty").get<std::string>());

@@ -90,8 +90,8 @@ def read_homes(text):
 
 
 def row_of(path, rules):
-    """The row of the innermost folder that has one, or None. Paths are relative to linnet/; those of other trees are
-    unchanged."""
+    """The table row for a file: that of its innermost folder with a row, or None. Paths in linnet/ are relative to
+    it, paths in other trees to the root."""
     return next((folder.as_posix() for folder in path.parents if folder.as_posix() in rules), None)
 
 

@@ -336,7 +336,7 @@ class Types(Case):
                              [torch.bfloat16, torch.float32, torch.float32])
             packed = linnet.causal_linear_attention_packed(*(t[0] for t in ours), torch.tensor([0, 9, 300]))
             self.assertEqual(packed.dtype, torch.bfloat16)
-            # The backward of the plain form is not cast either, though it runs inside autocast.
+            # Autocast casts nothing in the backward of the plain form, although it is active there.
             double = leaves(x, torch.double)
             out = linnet.causal_linear_attention(*double)
             self.assertEqual(out.dtype, torch.double)
@@ -347,7 +347,7 @@ class Types(Case):
             out = linnet.causal_linear_attention(*ours)
         grads = torch.autograd.grad(out.float().sum(), ours)
         self.assertEqual({g.dtype for g in grads}, {torch.float32})
-        # Nor is that of second derivatives.
+        # Autocast casts nothing in second derivatives either.
         ours = leaves(x)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             _, s, _ = linnet.causal_linear_attention_state(*ours)
@@ -364,7 +364,7 @@ class Types(Case):
                 out, s, z = linnet.causal_linear_attention_state(*x)
                 self.assertFalse(out.requires_grad or s.requires_grad or z.requires_grad)
                 self.same(out, want)
-        # With respect to one input only.
+        # Derivatives with respect to one input only.
         out = linnet.causal_linear_attention(x[0].detach(), x[1], x[2].detach())
         self.near(torch.autograd.grad(out.sum(), x[1])[0],
                   torch.autograd.grad(linnet.causal_linear_attention(*x).sum(), x[1])[0])

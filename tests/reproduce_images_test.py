@@ -122,7 +122,7 @@ class Images(unittest.TestCase):
         self.assertTrue((self.dir / "work-5" / "plan.json").exists())
         again = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=self.dir, env=self.env)
         for line in again.stderr:
-            if "going on with what was planned" in line:
+            if "continuing the plan" in line:
                 break
         else:
             self.fail("it did not go on")

@@ -327,7 +327,7 @@ class Table5(Case):
 
     def test_refuses_what_is_no_such_record(self):
         for records, says in (([], "no measurement"), (3, "another type"), (generated(checked=False), "'checked'"),
-                              (generated(batch=64), "'batch' is none of [1]"), (generated("other"), "'dataset'"),
+                              (generated(batch=64), "'batch' is not one of [1]"), (generated("other"), "'dataset'"),
                               (generated(value=-1.0), "'value'"), (generated(method="reformer"), "'method'"),
                               (generated(us_by_eighths=[]), "no times"),
                               (generated(us_by_eighths=[1.0] * 7), "too many times or too few"),

@@ -91,7 +91,7 @@ class ServeTest(unittest.TestCase):
         self.assertEqual((ours["first"], ours["unknown"]), (traditional, []))
         self.assertEqual(ours["candidates"],
                          json.loads(self.couplet(first=simplified, candidates=3)[1])["candidates"])
-        # Both forms of a character are one for the rules.
+        # The rules treat the traditional and the simplified form as the same character.
         text = json.loads(self.couplet(first="風来风去")[1])["candidates"][0]["text"]
         self.assertEqual(text[0], text[2])
 

@@ -544,8 +544,9 @@ the longer half of the lengths.)",
   cli::AddOption(verb, "--max-n", options->max_n, "N", "Length of the longest sequence",
                  positive(kLeastLength, kMostLength));
   cli::AddListOption(verb, "--methods", options->methods, "NAMES",
-                     "Methods, as linear,softmax (default: all)");
-  cli::AddOption(verb, "--tokens", options->tokens, "N", "Positions per batch; at least one sample",
+                     "Methods, for example linear,softmax (default: all)");
+  cli::AddOption(verb, "--tokens", options->tokens, "N",
+                 "Positions per batch, in whole sequences of N; at least one sequence",
                  positive(1, 1 << 24));
   verb->add_flag_callback(
       "--all-positions", [options] { options->causal = false; },

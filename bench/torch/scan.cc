@@ -1,5 +1,5 @@
-// linnet bench scan-torch: the operation of gated recurrences beside the same recurrence in chunks
-// of libtorch's operations, as programs without kernels of their own compute it.
+// linnet bench scan-torch: times linnet's fused scan and the chunked form of the same recurrence in
+// plain libtorch operations, the usual implementation without custom kernels.
 #include <ATen/Parallel.h>
 #include <ATen/ops/linalg_solve_triangular.h>
 #include <torch/autograd.h>
@@ -38,10 +38,11 @@ struct TorchScanBenchOptions : BenchOptions {
   std::vector<std::string> policies;
 };
 
-// The recurrence in chunks of C positions. With c the sums of the logarithms g within a chunk:
+// The chunked form: C positions at a time, with matrix products inside a chunk. S is the state
+// before the chunk, S' after it, and c the prefix sums of the decays' logarithms within the chunk:
 //
 //   A_ij = Σ_d q_id k_jd e^(c_id - c_jd), i >= j    M_ij = β_i Σ_d k_id k_jd e^(c_id - c_jd), i > j
-//   V' = (I + M)^-1 (β v - β k e^c S)               adding: V' = v
+//   V' = (I + M)^-1 (β v - β k e^c S)               without the delta rule: V' = v
 //   out = (q e^c) S + A V'                          S' = e^(c_C) S + (k e^(c_C - c))^T V'
 class Chunks {
  public:
@@ -85,13 +86,13 @@ class Chunks {
   }
 
  private:
-  // Σ_d x_id y_jd e^(c_id - c_jd) for i >= j. Differences before exponentials: e^(-c) overflows.
+  // Σ_d x_id y_jd e^(c_id - c_jd) for i >= j. Subtracts before the exponential: e^(-c) overflows.
   Tensor Products(const Tensor& x, const Tensor& y, const Tensor& c) const {
     if (!c.defined()) return torch::matmul(x, y.transpose(3, 4));
     if (c.size(4) == 1) {
       return torch::matmul(x, y.transpose(3, 4)) * (c - c.transpose(3, 4)).tril().exp();
     }
-    // A vector over keys: column by column, without a [C, C, D] tensor for each chunk.
+    // One decay per key channel: column by column, to avoid a [C, C, D] tensor per chunk.
     std::vector<Tensor> columns;
     for (int64_t j = 0; j < size_; ++j) {
       const Tensor decayed = x * (c - c.narrow(3, j, 1)).clamp_max(0).exp();
@@ -132,7 +133,7 @@ class Case {
 
   Tensor Fused() const { return ops::Scan(in_, options_); }
   Tensor Torch() const { return chunks_(in_); }
-  // Forward and backward: the gradients.
+  // The backward pass: gradients of all inputs.
   std::vector<Tensor> Gradients(const Tensor& out) const {
     return torch::autograd::grad({out}, leaves_, {grad_out_});
   }
@@ -146,8 +147,8 @@ class Case {
       if (!(error <= worst)) worst = error;  // keeps a NaN
     }
     if (!(worst <= 1e-4)) {
-      throw RuntimeError("bench scan-torch: ", policy_.name, " differs from its chunks by ", worst,
-                         " (allowed: 1e-4); not timed");
+      throw RuntimeError("bench scan-torch: ", policy_.name, " differs from the chunked form by ",
+                         worst, " (allowed: 1e-4); not timed");
     }
   }
 
@@ -229,11 +230,11 @@ void Run(const TorchScanBenchOptions& options) {
 
 void AddScanTorch(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
-      bench, "scan-torch", "Time gated recurrences against chunks in libtorch's operations",
-      R"(For each policy that adds or uses the delta rule: forward, and forward + backward, of linnet's
-operation and of the chunked form written in libtorch's operations with its autograd, on the same
-threads and inputs. Outputs and gradients are compared first. The limit is the multiply-adds of the
-recurrence at the machine's peak.)",
+      bench, "scan-torch", "Time gated recurrences against their chunked form in libtorch",
+      R"(Times the forward pass, and forward + backward, of linnet's fused operation and of the chunked form
+in plain libtorch operations with autograd, on the same inputs and number of threads. Outputs and
+gradients are compared first. The limit is the time of the recurrence's multiply-adds at the
+machine's peak.)",
       "  linnet bench scan-torch\n"
       "  linnet bench scan-torch --policies kda --dim 64 --threads 1 --json\n");
   auto options = std::make_shared<TorchScanBenchOptions>();
@@ -241,10 +242,11 @@ recurrence at the machine's peak.)",
                        double high) {
     cli::AddOption(verb, name, value, "N", help, cli::Between(low, high));
   };
-  add("--n", options->length, "Length of the sequence", 64, 1 << 20);
+  add("--n", options->length, "Length of the sequence, in positions", 64, 1 << 20);
   add("--heads", options->heads, "Number of heads", 1, 64);
   add("--dim", options->dim, "Dimensions of keys and values", 1, 256);
-  add("--chunk", options->chunk, "Positions of a chunk in libtorch's form", 1, 1024);
+  add("--chunk", options->chunk,
+      "Length of a chunk in the libtorch form, in positions; divides --n", 1, 1024);
   cli::AddListOption(
       verb, "--policies", options->policies, "NAMES",
       "Policies: linear, simple-gla, gla, delta-rule, gated-delta-rule, kda (default: all)",

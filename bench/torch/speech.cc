@@ -232,11 +232,10 @@ void Run(const SpeechBenchOptions& options) {
 void AddSpeech(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "speech", "Time training on speech against the length of utterances",
-      R"(Time of an update (forward, backward, optimizer) per second of sound, for the paper's encoder and its
-LSTM, over batches of 240 s in utterances of 8 s to 4 min. The field 'loss' of --json is the
-additional time of CTC.
-Inputs are random frames. Gradients are first checked against the plain operations. The limit is the
-time of the required multiply-adds at the rate of a large product.)",
+      R"(Times an update (forward, backward, optimizer) of the paper's encoder and of its LSTM, per second of
+sound, over batches of 240 s in utterances of 8 s to 4 min. The loss is left out: its time is the
+field 'loss' of --json. Inputs are random frames. Gradients are first checked against the plain
+operations. The limit is the time of the required multiply-adds at the rate of a large product.)",
       "  linnet bench speech\n"
       "  linnet bench speech --method linear,full --to 60 --json\n");
   auto options = std::make_shared<SpeechBenchOptions>();
@@ -247,10 +246,10 @@ time of the required multiply-adds at the rate of a large product.)",
                  cli::Between(1, 600));
   cli::AddOption(verb, "--to", options->to, "S", "Length of the longest utterance, in seconds",
                  cli::Between(1, 600));
-  cli::AddOption(verb, "--total", options->total, "S", "Sound per batch, in seconds",
+  cli::AddOption(verb, "--total", options->total, "S", "Length of the sound in a batch, in seconds",
                  cli::Between(1, 3600));
   cli::AddOption(verb, "--precision", options->precision, "P",
-                 "Precision of the transformers: fp32 or bf16",
+                 "Precision of the transformers (the LSTM runs in fp32): fp32 or bf16",
                  CLI::IsMember({"fp32", "bf16"}).description(""));
   cli::AddThreadsOption(verb, options->threads);
   cli::AddJsonFlag(verb, options->json);

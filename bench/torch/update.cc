@@ -247,8 +247,8 @@ void Run(const UpdateBenchOptions& options) {
 
 void AddTrain(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
-      bench, "train", "Time an update of the paper's MNIST model",
-      R"(8 layers x 256 on batches of 783 bytes: forward, backward and the optimizer's update. Gradients are
+      bench, "train", "Time a training update of the paper's MNIST model",
+      R"(An update is forward, backward and optimizer on a batch of sequences of 783 bytes. Gradients are
 first checked against the plain operations. The limit is the time of the matrix products alone.)",
       "  linnet bench train\n"
       "  linnet bench train --precision bf16 --threads 1 --json\n");

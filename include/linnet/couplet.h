@@ -11,8 +11,8 @@
 // the first line does.
 //
 // A model of simplified characters takes a first line in traditional ones: a character outside the
-// vocabulary is read as its simplified form if that one is inside. The rules then take both forms
-// for one character.
+// vocabulary is read as its simplified form if the vocabulary has that. The rules then treat both
+// forms as the same character.
 #ifndef LINNET_COUPLET_H_
 #define LINNET_COUPLET_H_
 
@@ -31,8 +31,8 @@ namespace linnet {
 
 struct CoupletOptions {
   size_t candidates = 1;
-  // Width of the beam search (1: greedy), and the maximum number of candidates it finds. 0: no beam
-  // search; each candidate is drawn on its own with `choice`.
+  // Beam size of the search (1: greedy), which limits the number of candidates. 0: no search; each
+  // candidate is sampled independently, with `choice`.
   size_t beam = 16;
   ChoiceOptions choice = {};
   uint64_t seed = 0;
@@ -45,7 +45,7 @@ struct CoupletOptions {
 struct CoupletAnswer {
   std::string text = {};
   double log_probability = 0;  // sum over the characters, not renormalized for the rules
-  size_t characters = 0;       // terms of that sum: with rules, without punctuation
+  size_t characters = 0;       // number of these characters; with rules, punctuation is not counted
 };
 
 class LINNET_API CoupletWriter {

@@ -10,8 +10,8 @@
 //   for (const linnet::Phone& phone : stream.Read(samples)) ...    // the new phones
 //   for (const linnet::Phone& phone : stream.Finish()) ...
 //
-// Audio longer than the longest training utterance is encoded in overlapping windows. Each position
-// is taken from one of them, so time and memory are linear in the length.
+// Audio longer than the longest training utterance is encoded in overlapping windows of that
+// length, so time and memory are linear in the length of the audio.
 #ifndef LINNET_SPEECH_H_
 #define LINNET_SPEECH_H_
 

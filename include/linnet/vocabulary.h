@@ -1,4 +1,4 @@
-// Maps text to tokens: bytes or characters after a few special tokens, or byte pairs.
+// Maps text to tokens: bytes, characters or byte pairs.
 //
 //   Vocabulary characters = Vocabulary::OfText(corpus, /*most=*/8000);
 //   std::vector<int32_t> tokens = characters.Encode("海上明月");
@@ -6,9 +6,9 @@
 //   spec.part = characters.Save();                        // saved in the model file
 //   Vocabulary again(*spec.text());
 //
-// Among bytes and characters, token 0 begins and ends a text, 1 separates its parts, 2 stands for
-// characters outside the vocabulary. The 256 bytes or the characters follow. The tokens of a
-// byte-pair vocabulary are those of its tokenizer.json.
+// A vocabulary of bytes or characters starts with three special tokens: 0 begins and ends a text, 1
+// separates its parts, 2 stands for characters outside the vocabulary. The 256 bytes or the
+// characters follow. A byte-pair vocabulary has the tokens of its tokenizer.json.
 #ifndef LINNET_VOCABULARY_H_
 #define LINNET_VOCABULARY_H_
 
@@ -30,12 +30,12 @@ class Tokenizer;
 
 class LINNET_API Vocabulary {
  public:
-  // Of bytes and characters.
+  // Special tokens of byte and character vocabularies, and the first token after them.
   static constexpr int32_t kEnd = 0, kSeparator = 1, kUnknown = 2, kFirst = 3;
 
-  // The byte vocabulary, or that of text.characters or text.tokenizer. Throws InputError on invalid
-  // UTF-8, on a repeated character, on a tokenizer that is not supported, and on characters or a
-  // tokenizer missing, or given for another unit.
+  // The vocabulary of text.unit: the bytes, text.characters or text.tokenizer. Throws InputError on
+  // invalid UTF-8, a repeated character or an unsupported tokenizer, and if characters or tokenizer
+  // are missing or belong to another unit.
   explicit Vocabulary(const TextSpec& text);
 
   static Vocabulary Bytes() { return Vocabulary(TextSpec()); }
@@ -57,7 +57,7 @@ class LINNET_API Vocabulary {
   // The tokens that a model reads before a text, at least one.
   const std::vector<int32_t>& begin() const { return begin_; }
   int32_t end() const { return end_; }
-  // Tokens without text that are never drawn.
+  // Tokens that stand for no text and are never sampled.
   std::span<const int32_t> unwritten() const;
   // The number of tokens that stand for characters outside the vocabulary.
   size_t CountUnknown(std::span<const int32_t> tokens) const;
@@ -68,7 +68,7 @@ class LINNET_API Vocabulary {
   std::string Decode(std::span<const int32_t> tokens) const;
   // The text of one token, anywhere but at the beginning of a text.
   std::string Decode(int32_t token) const;
-  // A name of the token for people: its text, or what stands for it ("<|end|>", "bytes:\xe6").
+  // A printable name of the token: its text, or "<|end|>", "bytes:\xe6" and the like.
   std::string Name(int32_t token) const;
 
  private:

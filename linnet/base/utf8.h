@@ -29,8 +29,8 @@ std::u32string CodePoints(std::string_view text);
 // Appends a code point; value must be one (not a surrogate, at most U+10FFFF).
 void AppendUtf8(char32_t value, std::string& text);
 
-// Whether a text is safe to show on a terminal and in a page: valid, without control characters and
-// without characters that change the direction of the text after them.
+// Whether a text is safe to show on a terminal and in a page: valid UTF-8, without control
+// characters and without bidirectional formatting characters.
 bool IsPrintable(std::string_view text);
 
 // The text with '?' in place of each byte or character that is not printable.

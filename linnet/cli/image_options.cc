@@ -20,7 +20,7 @@ namespace linnet::cli {
 
 void AddDatasetOptions(CLI::App* verb, DatasetOptions& options) {
   AddOption(verb, "--data", options.dir, "PATH",
-            "Folder of the data set; for speech, AN4's folder or a manifest");
+            "Data set: its folder; for text, a file; for speech, AN4's folder or a manifest");
   AddOption(verb, "--dataset", options.name, "NAME",
             "Name of the data set (default: detected from its files)");
   AddOption(verb, "--split", options.split, "NAME", "Part of the data set",
@@ -34,9 +34,11 @@ void AddDrawingOptions(CLI::App* verb, DrawingOptions& options) {
   AddSeedOption(verb, options.seed);
   AddOption(verb, "--temperature", options.temperature, "N",
             "Sampling temperature (below 1: closer to the most likely image)", Between(0.0, 10.0));
-  AddOption(verb, "--sampler", options.sampler, "NAME",
-            "density: as trained; reference: fast-transformers' wider logistics",
-            CLI::IsMember({"density", "reference"}));
+  AddOption(
+      verb, "--sampler", options.sampler, "NAME",
+      "density: the trained distribution; reference: fast-transformers' wider one, with the scale "
+      "elu(s) + 1.0001 instead of exp(s)",
+      CLI::IsMember({"density", "reference"}));
   AddBatchOption(verb, options.batch);
 }
 

@@ -36,7 +36,8 @@ int main(int argc, char** argv) {
   AddEval(app);
   AddSample(app);
   AddComplete(app);
-  AddSiblingVerb(app, "transcribe", "Recognize the phones in recordings", kSpeechProgram);
+  AddSiblingVerb(app, "transcribe", "Transcribe recordings to phones with their times",
+                 kSpeechProgram);
   AddGenerate(app);
   AddCouplet(app);
   AddSiblingVerb(app, "serve", "Serve models over HTTP, with a web page", kServeProgram);

@@ -71,7 +71,7 @@ std::string Usage(const CLI::App& app, const CLI::ParseError& error) {
     }
     const std::vector<std::string> rest = named.app->remaining();
     what = rest.empty() ? "required: one of " + known
-                        : "'" + rest[0] + "' is none of " + known + Suggestion(rest[0], names);
+                        : "'" + rest[0] + "' is not one of " + known + Suggestion(rest[0], names);
   } else if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
     for (const std::string& rest : app.remaining(/*recurse=*/true)) {
       if (!rest.starts_with("--")) continue;

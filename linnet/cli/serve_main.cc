@@ -5,7 +5,7 @@
 int main(int argc, char** argv) {
   using namespace linnet::cli;
   // Messages name the program that the user called.
-  CLI::App app("Serves models over HTTP", "linnet");
+  CLI::App app("Serve models over HTTP", "linnet");
   SetUp(app);
   AddServeVerb(app);
   return RunProgram(app, argc, argv);

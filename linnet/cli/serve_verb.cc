@@ -254,11 +254,11 @@ SIGTERM stops the server after the running requests. With LINNET_API_KEY in the 
   verb->add_option("--port", server.http.port, "Port; 0: any free port")
       ->check(Between(0, 65535))
       ->capture_default_str();
-  verb->add_option("--api-key-file", options->key_file, "File with the API key that requests need");
+  verb->add_option("--api-key-file", options->key_file, "File that holds the API key");
   AddOption(verb, "--memory", options->memory_mb, "MB", "Memory for sequence states, per model",
             Between(0.001, 1e7));
   AddOption(verb, "--sequences", options->batcher.sequences, "N",
-            "Concurrent sequences per model; 0: 256, or as many as --memory holds",
+            "Concurrent sequences per model; 0: as many as --memory holds, at most 256",
             Between(0, 65536));
   AddOption(verb, "--queue", options->batcher.queue, "N",
             "Waiting sequences per model; further requests get status 429", Between(0, 1e6));
@@ -266,8 +266,8 @@ SIGTERM stops the server after the running requests. With LINNET_API_KEY in the 
             "Memory for snapshots of prompts, per model; 0: no snapshots", Between(0, 1e7));
   verb->add_option("--snapshot-folder", options->batcher.snapshots.folder,
                    "Folder that keeps snapshots of long prompts across restarts");
-  AddOption(verb, "--snapshot-folder-size", options->folder_mb, "MB", "Maximum size of that folder",
-            Between(0, 1e9));
+  AddOption(verb, "--snapshot-folder-size", options->folder_mb, "MB",
+            "Maximum size of --snapshot-folder", Between(0, 1e9));
   AddOption(verb, "--max-candidates", server.limits.candidates, "N",
             "Maximum candidates per first line or prompt", Between(1, 1024));
   AddOption(verb, "--max-tokens", server.limits.tokens, "N", "Maximum tokens per sequence of text",
@@ -280,7 +280,7 @@ SIGTERM stops the server after the running requests. With LINNET_API_KEY in the 
             "Maximum time per request, queue included", Between(0.01, 86400));
   AddOption(verb, "--grace", options->grace, "SECONDS",
             "Grace period for running requests at shutdown", Between(0, 86400));
-  verb->add_flag("--quiet", options->quiet, "No log line for each request");
+  verb->add_flag("--quiet", options->quiet, "Do not log requests");
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->batcher.threads);
   verb->callback([options] { Run(*options); });

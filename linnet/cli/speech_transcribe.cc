@@ -186,8 +186,8 @@ void AddSpeechTranscribe(CLI::App& app) {
               "phone after its start time in seconds.\nUnreadable recordings are named on stderr, "
               "the others are still transcribed, and the exit code is\n2. With --causal, sound is "
               "transcribed as it arrives (WAV, from a pipe) in constant memory, and\neach phone is "
-              "printed on its own line as soon as it is certain; remarks come at the end, and "
-              "sound\nshorter than a frame (25 ms) is not an error.",
+              "printed on its own line as soon as it is detected. Sound shorter than a frame (25 "
+              "ms) then has no\nphones and is no error.",
               "  linnet transcribe models/phones.safetensors yes.flac no.wav\n"
               "  linnet transcribe models/phones.safetensors --json *.flac\n"
               "  arecord -f S16_LE -r 16000 -t wav | linnet transcribe "
@@ -199,7 +199,7 @@ void AddSpeechTranscribe(CLI::App& app) {
       ->required()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   verb->add_flag("--causal", options->causal,
-                 "Transcribe sound as it arrives; needs a causal model");
+                 "Transcribe sound as it arrives, with a causal model");
   AddOption(verb, "--beam", options->beam, "N", "Beam size, in prefixes (1: the most likely path)",
             Between(1, 1000));
   AddPrecisionOption(verb, options->precision);

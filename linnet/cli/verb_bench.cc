@@ -17,18 +17,19 @@ void AddBench(CLI::App& app) {
   const auto add = [&](const Sibling& program, const char* name, const char* summary) {
     AddSiblingVerb(*verb, name, summary, program);
   };
-  add(kBenchProgram, "step", "Time a step: one token from the state");
+  add(kBenchProgram, "step", "Time one recurrent step at batch 1");
   add(kBenchProgram, "generate",
-      "Time the generation of whole images, as in the paper's tables 4 and 5");
-  add(kBenchProgram, "prefix", "Time a long prefix in one call against single steps");
+      "Time the generation of images, sampling included, by batch size and precision");
+  add(kBenchProgram, "prefix", "Time a long prefix in one call and in single steps");
   add(kBenchProgram, "stream", "Measure the accuracy of sums over a long stream");
   add(kBenchProgram, "causal-linear", "Time the kernel of causal linear attention");
   add(kBenchProgram, "scan", "Time the kernel of gated recurrences");
-  add(kBenchProgram, "serve", "Time the server, with many clients at once");
-  add(kBenchTorchProgram, "train", "Time a training step of the paper's MNIST model");
+  add(kBenchProgram, "serve",
+      "Time a model over HTTP: couplets under load, or the first token of text");
+  add(kBenchTorchProgram, "train", "Time a training update of the paper's MNIST model");
   add(kBenchTorchProgram, "memory", "Measure the memory of training causal linear attention");
   add(kBenchTorchProgram, "scan-torch",
-      "Time gated recurrences against chunks in libtorch's operations");
+      "Time gated recurrences against their chunked form in libtorch");
   add(kBenchTorchProgram, "features", "Measure the error of random feature maps");
   add(kBenchTorchProgram, "attention",
       "Measure time and memory of attention against the length (the paper's figure 1)");

@@ -119,10 +119,10 @@ void AddComplete(CLI::App& app) {
   AddOption(verb, "-n,--count", options->count, "N", "Number of images", Between(1, 1000));
   AddOption(verb, "--first", options->first, "N", "Index of the first image, from 0",
             Between(0, 1'000'000'000));
-  AddOption(verb, "--rows-known", options->rows_known, "N", "Number of given rows (default: half)",
-            Between(1, 65536));
-  AddOption(verb, "--alternatives", options->alternatives, "N", "Completions of each image",
-            Between(1, 1000));
+  AddOption(verb, "--rows-known", options->rows_known, "N",
+            "Number of given rows (default: half of the image)", Between(1, 65536));
+  AddOption(verb, "--alternatives", options->alternatives, "N",
+            "Number of completions of each image", Between(1, 1000));
   AddDrawingOptions(verb, options->drawing);
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);

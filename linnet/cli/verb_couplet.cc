@@ -73,8 +73,9 @@ void Run(const CoupletArguments& options) {
 void AddCouplet(CLI::App& app) {
   CLI::App* verb = AddVerb(
       app, "couplet", "Answer the first line of a Chinese couplet",
-      R"(Prints candidates with their scores in nats per character: closer to 0 is more likely. A second
-line has punctuation where the first line has it, and never the same character in the same place.
+      R"(Prints candidates with their scores in nats per character: closer to 0 is more likely. The
+rules: a second line has as many characters as the first, punctuation at exactly the same places, no
+character at its place in the first line, and repeats characters exactly where the first line does.
 Traditional characters that the model does not know are read in their simplified form.)",
       R"(  linnet couplet models/couplet.safetensors 海上明月
   linnet couplet models/couplet.safetensors --draw --temperature 0.8 --seed 7 春风又绿江南岸
@@ -85,13 +86,13 @@ Traditional characters that the model does not know are read in their simplified
       ->type_name("")
       ->required()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  AddOption(verb, "-n,--count", options->how.candidates, "N", "Candidates", Between(1, 1000));
-  AddOption(verb, "--beam", options->how.beam, "N",
-            "Beam size of the search, and maximum number of candidates (1: greedy)",
+  AddOption(verb, "-n,--count", options->how.candidates, "N", "Number of candidates",
             Between(1, 1000));
+  AddOption(verb, "--beam", options->how.beam, "N",
+            "Beam size of the search (1: greedy); limits --count", Between(1, 1000));
   verb->add_flag("--draw", options->draw,
                  "Sample candidates instead of searching for the most likely");
-  verb->add_flag("--free", options->free, "With --draw: do not enforce the rules of couplets");
+  verb->add_flag("--free", options->free, "With --draw: do not enforce the rules below");
   AddChoiceOptions(verb, options->how.choice, options->seed, "; with --draw");
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);

@@ -86,7 +86,7 @@ void AddEval(CLI::App& app) {
   AddDatasetOptions(verb, options->from);
   AddOption(verb, "--limit", options->limit, "N",
             "Maximum number of images, windows of text, couplets or utterances (default: all); "
-            "number of random sequences (copy)",
+            "for copy, the number of random sequences",
             Between(1, 100'000'000));
   AddBatchOption(verb, options->batch);
   AddOption(verb, "--seed", options->seed, "N", "Random seed of the sequences (copy)",
@@ -94,9 +94,9 @@ void AddEval(CLI::App& app) {
   AddOption(verb, "--show", options->show, "N",
             "Print the first N sequences and the model's copies (copy)", Between(0, 1000));
   AddOption(verb, "--dictionary", options->dictionary, "FILE",
-            "Pronouncing dictionary, for a manifest's texts (speech)");
-  AddOption(verb, "--beam", options->beam, "N", "Beam size, in prefixes (speech)",
-            Between(1, 1000));
+            "Pronouncing dictionary of the manifest's words (speech)");
+  AddOption(verb, "--beam", options->beam, "N",
+            "Beam size, in prefixes (1: the most likely path; speech)", Between(1, 1000));
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);

@@ -167,7 +167,7 @@ void Run(const ExportArguments& options) {
 
 void AddExport(CLI::App& app) {
   CLI::App* verb = AddVerb(
-      app, "export", "Write a model for PyTorch, or a smaller one for linnet",
+      app, "export", "Write a model for PyTorch, or for linnet with bf16 or int8 weights",
       R"(With --precision: a linnet model whose matrices are in bf16 or int8 (a scale per output),
 for linnet itself. With --format, under fast-transformers' names:
 pth: a state_dict for torch.load(FILE). safetensors: for safetensors.torch.load_file(FILE);
@@ -182,16 +182,16 @@ with its structure (docs/from-flash-linear-attention.md).)",
 )");
   auto options = std::make_shared<ExportArguments>();
   AddModelArgument(verb, options->model);
-  CLI::Option* format =
-      AddOption(verb, "--format", options->format, "NAME", "For Python: pth, safetensors or fla",
-                CLI::IsMember({"pth", "safetensors", "fla"}));
+  CLI::Option* format = AddOption(verb, "--format", options->format, "NAME",
+                                  "Format for Python: pth, safetensors or fla; see below",
+                                  CLI::IsMember({"pth", "safetensors", "fla"}));
   verb->add_option_function<std::string>(
           "--precision",
           [options](const std::string& name) { options->precision = ParsePrecision(name); },
-          "For linnet: f32, bf16 or int8")
+          "Precision of the matrices of a model for linnet: f32, bf16 or int8")
       ->type_name("NAME")
       ->excludes(format);
-  verb->add_option("-o,--out", options->out, "The file to write, or the folder")
+  verb->add_option("-o,--out", options->out, "The file to write; with --format fla, the folder")
       ->type_name("FILE")
       ->required();
   AddJsonFlag(verb, options->json);

@@ -90,7 +90,7 @@ void AddGenerate(CLI::App& app) {
   CLI::App* verb = AddVerb(app, "generate", "Write text with a language model", "",
                            "  linnet generate runs/text/model.safetensors --prompt 'ROMEO:'\n"
                            "  linnet generate runs/text/model.safetensors --temperature 0.7 "
-                           "--top-p 0.9 --stop '\\n\\n' --seed 3\n");
+                           "--top-p 0.9 --stop $'\\n\\n' --seed 3\n");
   auto options = std::make_shared<GenerateArguments>();
   AddModelArgument(verb, options->model);
   AddOption(verb, "-p,--prompt", options->prompt, "TEXT",
@@ -98,12 +98,13 @@ void AddGenerate(CLI::App& app) {
   AddOption(verb, "-n,--max-tokens,--symbols", options->how.tokens, "N",
             "Maximum number of tokens to write", Between(1, 1e9));
   AddChoiceOptions(verb, options->how.choice, options->seed, "");
-  verb->add_option("--stop", options->how.stop, "Stop before this text; repeatable")
+  verb->add_option("--stop", options->how.stop, "Stop before this text; may be repeated")
       ->type_name("TEXT")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddDeviceOption(verb, options->device);
+  verb->get_option("--device")->description("Device; text runs on the CPU only");
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });
 }

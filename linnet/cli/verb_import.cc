@@ -194,7 +194,8 @@ std::string Dumped(const nlohmann::ordered_json& record) {
   return record.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-// Of a language model whose file describes it. `from`: fields of the JSON record.
+// Reports on the import of a language model whose file has its sizes. `from`: fields of the JSON
+// record.
 void PrintLanguageModel(const ImportArguments& options, const ModelSpec& spec, Precision precision,
                         const nlohmann::ordered_json& from) {
   if (options.json) {
@@ -329,7 +330,7 @@ void AddAttentionOptions(CLI::App* verb, ImportArguments& options) {
           ->capture_default_str(),
       maps);
   of_kinds(verb->add_option("--features", attention.features,
-                            "Features of a random feature map: n_dims in Python")
+                            "Number of features of a random feature map: n_dims in Python")
                ->type_name("N")
                ->check(Between(1, 1 << 16)),
            maps);
@@ -338,18 +339,20 @@ void AddAttentionOptions(CLI::App* verb, ImportArguments& options) {
                ->type_name("X")
                ->check(Between(1e-6, 1e5)),
            scales);
-  of_field(verb->add_option("--lsh-rounds", attention.lsh_rounds, "Hash rounds of the reformer")
+  of_field(verb->add_option("--lsh-rounds", attention.lsh_rounds,
+                            "Number of hash rounds of the reformer: rounds in Python")
                ->type_name("N")
                ->check(Between(1, 64))
                ->capture_default_str(),
            "lsh_rounds");
   of_field(verb->add_option("--lsh-buckets", attention.lsh_buckets,
-                            "Buckets of the reformer: 2 x bits in Python")
+                            "Number of hash buckets of the reformer: 2 x bits in Python")
                ->type_name("N")
                ->check(Between(1, 65536))
                ->capture_default_str(),
            "lsh_buckets");
-  of_field(verb->add_option("--lsh-chunk", attention.lsh_chunk, "chunk_size of the reformer")
+  of_field(verb->add_option("--lsh-chunk", attention.lsh_chunk,
+                            "Chunk size of the reformer, in positions: chunk_size in Python")
                ->type_name("N")
                ->check(Between(1, 1 << 20))
                ->capture_default_str(),
@@ -387,7 +390,8 @@ characters give --characters. docs/from-fast-transformers.md lists the names.)",
   auto options = std::make_shared<ImportArguments>();
   ReferenceChoices& choices = options->choices;
   const auto about = [&](CLI::Option* option) { options->about_model.push_back(option); };
-  verb->add_option("FILE", options->file, "A .pth file, .safetensors, or a folder")
+  verb->add_option("FILE", options->file,
+                   "The model: a .pth file, a .safetensors file, or a folder")
       ->type_name("")
       ->required();
   verb->add_option("-o,--out", options->out, "The model to write, a .safetensors file")
@@ -396,12 +400,12 @@ characters give --characters. docs/from-fast-transformers.md lists the names.)",
   AddOption(verb, "--key", options->key, "NAME",
             "Name of the state_dict to read, if the file has several");
   AddOption(verb, "--tokenizer", options->tokenizer, "FILE",
-            "The vocabulary of a folder's model (default: its tokenizer.json)");
+            "tokenizer.json of a folder's model (default: the one in the folder)");
   about(verb->add_option("--task", choices.task,
                          "Task of the model (default: inferred from the shapes)")
             ->type_name("NAME")
             ->check(CLI::IsMember(ReferenceTasks())));
-  about(verb->add_option("--heads", choices.heads, "Attention heads")
+  about(verb->add_option("--heads", choices.heads, "Number of attention heads")
             ->type_name("N")
             ->check(Between(1, 1000)));
   about(AddEnumOption(verb, "--activation", choices.activation,
@@ -416,7 +420,7 @@ characters give --characters. docs/from-fast-transformers.md lists the names.)",
               "special tokens, if the model has them)")
           ->type_name("FILE"));
   about(verb->add_option("--context", choices.context,
-                         "Trained length of a model without a position table, in tokens")
+                         "Training length of a model without a position table, in tokens")
             ->type_name("N")
             ->check(Between(1, 1 << 24))
             ->capture_default_str());
@@ -427,7 +431,8 @@ characters give --characters. docs/from-fast-transformers.md lists the names.)",
   about(verb->add_option("--height", choices.height, "Height of the images, in pixels")
             ->type_name("N")
             ->check(Between(1, 65536)));
-  about(verb->add_option("--channels", choices.channels, "1 for gray, 3 for RGB")
+  about(verb->add_option("--channels", choices.channels,
+                         "Channels of the images: 1 for gray, 3 for RGB")
             ->type_name("N")
             ->check(CLI::IsMember({1, 3})));
   AddOption(verb, "--data", options->data, "DIR",

@@ -13,7 +13,7 @@ template <typename json>
 json Parse(std::string_view text, int max_depth, std::string& fault) {
   fault.clear();
   std::vector<std::set<std::string>> keys;
-  // After a fault nothing more is kept, so hostile nesting builds no deep value.
+  // After a fault nothing more is stored, so a malicious text cannot build a deeply nested value.
   const auto check = [&](int depth, typename json::parse_event_t event, json& parsed) {
     if (!fault.empty()) return false;
     if (depth > max_depth) {

@@ -10,12 +10,12 @@
 namespace linnet {
 namespace {
 
-// A state_dict takes about 150 bytes per tensor. Each byte of a hostile text can create a value
-// that takes about 100 bytes of memory.
+// Maximum size of a pickle. A state_dict takes about 150 bytes per tensor. Each byte of a malicious
+// pickle can create a value that takes about 100 bytes of memory.
 constexpr size_t kMaxBytes = size_t{4} << 20;
 constexpr size_t kMaxRank = 16;
-// Minimum bytes of text per tensor; those of torch.save take more. A hostile text could otherwise
-// create a tensor of kMaxRank dimensions with every 5 bytes.
+// Minimum size of a pickle per tensor, in bytes; torch.save writes more. Otherwise a malicious
+// pickle could create a tensor of kMaxRank dimensions with every 5 bytes.
 constexpr size_t kMinTensorBytes = 32;
 constexpr size_t kMaxGlobalName = 256;
 constexpr int kMinProtocol = 2, kMaxProtocol = 5;
@@ -225,17 +225,15 @@ class Pickle::Machine {
 
   const Value& Get(PickleRef ref) const { return p_.values_[ref]; }
   std::string_view String(PickleRef ref, const char* what) const {
-    if (Get(ref).kind != Kind::kString)
-      throw Malformed("has another value than a string for ", what);
+    if (Get(ref).kind != Kind::kString) throw Malformed("does not give a string for ", what);
     return p_.strings_[Get(ref).index];
   }
   int64_t Integer(PickleRef ref, const char* what) const {
-    if (Get(ref).kind != Kind::kInteger)
-      throw Malformed("has another value than an int for ", what);
+    if (Get(ref).kind != Kind::kInteger) throw Malformed("does not give an int for ", what);
     return Get(ref).integer;
   }
   std::span<const PickleRef> Tuple(PickleRef ref, const char* what) const {
-    if (Get(ref).kind != Kind::kTuple) throw Malformed("has another value than a tuple for ", what);
+    if (Get(ref).kind != Kind::kTuple) throw Malformed("does not give a tuple for ", what);
     return std::span(p_.pool_).subspan(Get(ref).index, static_cast<size_t>(Get(ref).integer));
   }
   std::vector<PickleRef>& Container(PickleRef ref, Kind kind, const char* what) {
@@ -263,15 +261,15 @@ class Pickle::Machine {
   }
 
   void Remember(uint64_t place) {
-    // Python numbers remembered values from 0, and each takes at least one byte of text.
-    if (place >= text_.size()) throw Malformed("remembers a value at an absurd place");
+    // Python numbers memo entries from 0, and each takes at least one byte of the pickle.
+    if (place >= text_.size()) throw Malformed("stores a value at an impossible memo index");
     if (place >= memo_.size()) memo_.resize(place + 1, kNowhere);
     memo_[place] = Top();
     memoized_ = std::max(memoized_, place + 1);
   }
   void Recall(uint64_t place) {
     if (place >= memo_.size() || memo_[place] == kNowhere) {
-      throw Malformed("recalls a value that it never remembered");
+      throw Malformed("reads a memo index without a value");
     }
     Push(memo_[place]);
   }
@@ -341,7 +339,8 @@ class Pickle::Machine {
     tensor.offset = Integer(arguments[1], "an offset");
     tensor.shape = Integers(arguments[2], "a shape");
     tensor.stride = Integers(arguments[3], "strides");
-    if (tensor.shape.size() != tensor.stride.size()) throw Malformed("has a shape without strides");
+    if (tensor.shape.size() != tensor.stride.size())
+      throw Malformed("has a shape and strides of different lengths");
     CheckExtent(tensor);
     if (p_.tensors_.size() >= text_.size() / kMinTensorBytes) {
       throw Malformed("makes more tensors than it has room to describe");

@@ -69,8 +69,8 @@ class Pickle {
   };
   struct Value {
     Kind kind = Kind::kNone;
-    // Of a list or dict in containers_, of a string, storage or tensor; of a tuple's first element
-    // in pool_.
+    // The index of a list or dict in containers_, of a string, storage or tensor in its array, or
+    // of a tuple's first element in pool_.
     uint32_t index = 0;
     int64_t integer = 0;  // also: a bool, a tuple's length, a Global, a storage type's DType
   };

@@ -349,7 +349,7 @@ TEST(PyTorch, RefusesInvalidPickles) {
       {"\x8a\x09" + std::string(9, 0), "more than 64 bits"},
       {"\xff", "unknown instruction 255"},
       {"h" + Number(0, 1), "recalls"},
-      {"Nr" + Number(0xffffffff, 4), "absurd place"},
+      {"Nr" + Number(0xffffffff, 4), "impossible memo index"},
       {"X" + Number(0xffffffff, 4), "ends early"},
       {"\x8d" + Number(UINT64_MAX, 8), "ends early"},
       {"\x95" + Number(UINT64_MAX, 8), "ends early"},
@@ -364,7 +364,7 @@ TEST(PyTorch, RefusesInvalidPickles) {
       {"N(NNu", "adds to a dict"},
       {"NNa", "adds to a list"},
       {"N)R", "not a function"},
-      {"NQ", "another value than a tuple"},
+      {"NQ", "does not give a tuple"},
   };
   for (const auto& [value, message] : cases) {
     EXPECT_THAT(LoadError(Archive(value)), AllOf(StartsWith("input: memory: "), HasSubstr(message)))

@@ -27,9 +27,9 @@ struct CtcArgs {
   size_t blank = 0;                  // < classes
   const float* log_probs = nullptr;  // [frames, classes]
   const int64_t* targets = nullptr;  // [labels], each < classes
-  // [frames, classes], may be null: d nats / d logits where log_probs = log_softmax(logits), that
-  // is, a class's probability minus the share of the paths, by probability, that take this class at
-  // this frame. 0 if the result is infinite or NaN.
+  // [frames, classes], may be null: d nats / d logits where log_probs = log_softmax(logits). This
+  // is a class's probability minus its posterior, the probability that a path which yields the
+  // target takes this class at this frame. 0 if the result is infinite or NaN.
   float* grad = nullptr;
 };
 

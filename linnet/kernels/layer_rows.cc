@@ -42,7 +42,7 @@ class Arena {
 
 struct Block {
   size_t begin, rows;
-  bool first;  // of its slot: sums start here
+  bool first;  // the first block of its slot: overwrites the sums
 };
 
 // Runs body(slot, block) over all blocks: slots in parallel, each slot's blocks in order.

@@ -11,7 +11,7 @@
 namespace linnet::kernels {
 namespace {
 
-// Primitives that each thread caches, because creating one compiles code for its shape.
+// Maximum number of primitives in a thread's cache. (Creating one compiles code for its shape.)
 constexpr size_t kMaxKept = 256;
 
 dnnl::engine& Cpu() {

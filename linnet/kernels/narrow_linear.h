@@ -24,8 +24,8 @@
 //
 // Packed form: panels of kPanel outputs. A panel holds its biases (kPanel floats), its scales if
 // int8, then for each group of 2 (bf16) or 4 (int8) inputs the weights of all its outputs: 64
-// bytes. int8 weights are stored plus 128. Inputs are padded to a multiple of kNarrowInputs and
-// outputs to a multiple of kPanel, with zero bytes. Hence, for a multiple a of kPanel, outputs
+// bytes. int8 weights are stored as value + 128. Inputs are padded to a multiple of kNarrowInputs
+// and outputs to a multiple of kPanel, with zero bytes. Hence, for a multiple a of kPanel, outputs
 // [a, out) form a packed matrix that starts at packed + PackedNarrowSize(type, in, a).
 #ifndef LINNET_KERNELS_NARROW_LINEAR_H_
 #define LINNET_KERNELS_NARROW_LINEAR_H_
@@ -68,7 +68,7 @@ void PackInt8(size_t in, size_t out, const int8_t* value, size_t value_stride, c
 // Quantizes one output's weights to int8: the nearest value * scale, with value in -127 .. 127. The
 // scale has 17 significant bits, so that value * scale is an exact float, and quantizing these
 // products again gives the same values and scale. Returns the scale: 0 if all weights are zero, if
-// it would be below every normal float, or if a weight is not finite.
+// it would be subnormal, or if a weight is not finite.
 float QuantizeWeights(size_t n, const float* weight, int8_t* value);
 
 // Rows of narrow activations, in the caller's memory: `data` [rows, RoundUp(in, kNarrowInputs)].

@@ -1,4 +1,4 @@
-// Arguments of the bodies of narrow_linear.h (private to linnet/kernels).
+// Arguments of the implementations of narrow_linear.h (private to linnet/kernels).
 #ifndef LINNET_KERNELS_NARROW_LINEAR_ARGS_H_
 #define LINNET_KERNELS_NARROW_LINEAR_ARGS_H_
 

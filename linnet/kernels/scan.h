@@ -12,7 +12,7 @@
 //
 // Per batch element and head, for t = 0 .. L-1, with the state S [D, M] (S_{-1} is given or 0):
 //
-//   P   = diag(e^g_t) S_{t-1}         the decayed state; g = 0, a number, or a vector over keys
+//   P   = diag(e^g_t) S_{t-1}         the decayed state; g: 0, a scalar or per key channel
 //   S_t = P + write_t
 //   out_t = S_t^T (scale q_t)                                      [M]
 //
@@ -50,8 +50,8 @@ namespace linnet::kernels {
 
 enum class ScanDecay : uint8_t {
   kNone,
-  kHead,  // a number for each position and head. Constant decay: stride 0 over positions
-  kKey,   // a vector over keys
+  kHead,  // a scalar per position and head. Constant decay: stride 0 over positions
+  kKey,   // one per key channel
 };
 
 enum class ScanWrite : uint8_t { kAdd, kDelta, kTwoSided, kRwkv7 };

@@ -122,7 +122,7 @@ struct ScanForwardPieces {
         needed(pieces.Needed()) {}
 };
 
-// Of the backward where keys and values are given alone.
+// The buffers of the backward of kAdd, which writes keys and values unchanged.
 struct ScanAddBackwardPieces {
   ScanBlockPieces block;
   float *go, *dv, *dq, *dk;      // rows of a block: gradients of out, v, q and k

@@ -81,7 +81,7 @@ class ScanRef {
     if (width_.decay == 0) return 1;
     return std::exp(x_.decay[t * width_.decay + (width_.decay == 1 ? 0 : d)]);
   }
-  // What multiplies k_d in the row that the delta family reads P with, and v_m in its write.
+  // The factor of k_d in the delta family's read of P, and (Strength) of v_m in its write.
   double Erase(size_t t, size_t d) const {
     return x_.erase[t * width_.erase + (x_.options.write == ScanWrite::kDelta ? 0 : d)];
   }

@@ -40,7 +40,7 @@ namespace linnet::kernels {
 // In order: N, L, S, H, D, M. L or S may be 0; D, M >= 1.
 struct SoftmaxAttentionShape {
   size_t batch = 0, queries = 0, keys = 0, heads = 0, dim = 0, value_dim = 0;
-  // So many heads in turn read the same keys and values: query head h those of head h / readers.
+  // Number of consecutive heads that share keys and values: head h reads those of h / readers.
   size_t readers = 1;
 };
 

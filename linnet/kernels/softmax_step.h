@@ -26,7 +26,7 @@ namespace linnet::kernels {
 struct SoftmaxStepShape {
   size_t heads = 0, dim = 0, value_dim = 0;  // H, D, M
   size_t capacity = 0;                       // positions
-  size_t readers = 1;  // so many heads in turn share keys and values; divides the heads
+  size_t readers = 1;  // number of consecutive heads that share keys and values; divides `heads`
 
   // Floats of a cache of one head's keys [capacity, D], then values [capacity, M]; a multiple of
   // 16.

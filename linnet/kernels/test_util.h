@@ -25,7 +25,7 @@ inline Floats Random(size_t n, uint64_t stream, float deviation = 1, float mean 
   return x;
 }
 
-// A name that GoogleTest accepts: "AVX512" of "AVX-512".
+// A name that GoogleTest accepts: "AVX512" for "AVX-512".
 inline std::string TestName(std::string name) {
   std::erase(name, '-');
   return name;

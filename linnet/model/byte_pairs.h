@@ -19,8 +19,8 @@ namespace linnet {
 
 struct BytePairOptions {
   std::string unknown = {};    // the token of characters outside the vocabulary; "": left out
-  bool fuse_unknown = false;   // one token for several of them in turn
-  bool byte_fallback = false;  // their bytes' tokens, "<0x0A>", if the vocabulary has them all
+  bool fuse_unknown = false;   // one token for consecutive unknown characters
+  bool byte_fallback = false;  // "<0x0A>" for each byte instead, if the vocabulary has them all
   bool ignore_merges = false;  // a word in the vocabulary is one token
 };
 

@@ -251,7 +251,7 @@ void WriteConvolution(const MixerSpec& mixer, json& config) {
   config["allow_neg_eigval"] = mixer.negative_eigenvalues;
 }
 
-// What gla and retnet share.
+// The fields that gla and retnet share.
 void ReadPlain(Config& config, MixerSpec& mixer) {
   const int kv_heads = config.Int("num_kv_heads", mixer.heads);
   if (kv_heads < 1 || mixer.heads % kv_heads != 0) {

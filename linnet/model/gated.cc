@@ -10,7 +10,7 @@ std::vector<ProjectionInfo> GatedProjections(const MixerSpec& spec, const GatedF
   const auto own = [](const char* name, int width) {
     return ProjectionInfo{.name = name, .width = width, .bias = false};
   };
-  // One for each delta step.
+  // One block of columns for each delta step.
   const auto each = [&](const char* name, int width, int readers) {
     return ProjectionInfo{.name = name,
                           .width = form.householders * width,

@@ -7,18 +7,21 @@
 //
 // For a position x, head h, with K = query_dim and V = value_dim:
 //
-//   q, k, v   projections, q and k those of head h / readers (with shared_values: k, v and a decay
-//             per key); with a convolution, silu(causal depthwise convolution); with a delta rule,
-//             q and k are divided by sqrt(|q|^2 + 1e-6); with `rotary`, channels i and i + K/2 are
-//             rotated by the angle t 10000^(-2i/K)
-//   out       the scan's with scale K^-1/2, decay and strength as below
+//   q, k, v   projections of x; with a convolution, silu(causal depthwise convolution) of them;
+//             with a delta rule, q and k are divided by sqrt(|q|^2 + 1e-6), sqrt(|k|^2 + 1e-6);
+//             with `rotary`, channels i and i + K/2 of q and k are rotated by the angle
+//             t 10000^(-2i/K) at position t
+//   out       the output of the scan with scale K^-1/2 and the decay and write below
 //   result    out / sqrt(mean(out^2) + eps) * norm, times silu(g) or sigmoid(g)
+//
+// Groups of `readers` heads share projections: q and k, or with `shared_values` k, v and a decay
+// per key channel.
 //
 // With `householders` = n, a position has n keys, values and strengths, and the state takes n delta
 // steps: it decays before the first and is read after the last.
 //
-// With `timed` (Mamba-2), a position lasts d = softplus(a_proj x + dt_bias): the decay is
-// -exp(A_log) d, the scan's scale is 1 and its value d v, out is the scan's plus D v, and the
+// With `timed` (Mamba-2), a position has the time step d = softplus(a_proj x + dt_bias). The decay
+// is -exp(A_log) d, the scan's scale is 1, its value is d v, out is the scan's output + D v, and the
 // result is y / sqrt(mean(y^2) + eps) * norm with y = out silu(g), where the mean is over the
 // channels of all heads that read the same keys.
 //
@@ -49,25 +52,27 @@ namespace linnet {
 enum class GatedDecay : uint8_t {
   kNone,
   kConstant,  // log(1 - 2^(-5 - h))
-  kHead,      // -exp(A_log) softplus(a_proj x + dt_bias), a number
-  // Vectors over keys, by products of low rank. `floor` is MixerSpec::decay_floor, if not 0.
+  kHead,      // -exp(A_log) softplus(a_proj x + dt_bias), a scalar
+  // One decay per key channel, from low-rank projections. `floor` is MixerSpec::decay_floor, if not
+  // 0.
   kKey,      // max(logsigmoid(gk_proj x) / 16, floor)
   kKeyRate,  // -exp(A_log) softplus(f_proj x + dt_bias), or with a floor
              // floor sigmoid(exp(A_log) (f_proj x + dt_bias))
-  kChannel,  // one for each channel of a state of V numbers, see above
+  kChannel,  // one decay per channel of a state of V numbers, see above
 };
 
-// The scan's write (kernels/scan.h). Strengths of erasing are doubled by spec.negative_eigenvalues.
+// The scan's write (kernels/scan.h). spec.negative_eigenvalues doubles the strengths of erasing, to
+// at most 2.
 enum class GatedWrite : uint8_t {
   kAdd,
-  kDelta,     // the strength sigmoid(b_proj x), a number
-  kTwoSided,  // sigmoid(b_proj x) over keys and sigmoid(w_proj x) over values
+  kDelta,     // the strength sigmoid(b_proj x), a scalar
+  kTwoSided,  // sigmoid(b_proj x) per key channel, sigmoid(w_proj x) per value channel
 };
 
 enum class OutputGate : uint8_t {
   kNone,
   kSilu,     // g = g_proj x
-  kSigmoid,  // the same, of low rank
+  kSigmoid,  // g from a low-rank g_proj
 };
 
 struct GatedForm {
@@ -77,8 +82,8 @@ struct GatedForm {
   int convolution = 0;  // width in positions; 0: none
   bool rotary = false;
   const char* norm = "o_norm";
-  int readers = 1;             // heads that read the same keys
-  bool shared_values = false;  // ... the same values and decays per key; else the same queries
+  int readers = 1;             // consecutive heads that share keys
+  bool shared_values = false;  // they also share values and decays per key channel; else queries
   int householders = 1;        // delta steps per position
   bool timed = false;
   bool bounded = false;
@@ -86,7 +91,7 @@ struct GatedForm {
   int query_readers() const { return shared_values ? 1 : readers; }
   int value_readers() const { return shared_values ? readers : 1; }
   bool by_channel() const { return decay == GatedDecay::kChannel; }
-  // How many heads in turn have a norm in common, of `heads`.
+  // The number of consecutive heads whose outputs are normalized together, of `heads`.
   int norm_heads(int heads) const { return by_channel() ? heads : timed ? readers : 1; }
   bool delta() const { return write != GatedWrite::kAdd; }
   float scale(int query_dim) const {
@@ -94,7 +99,7 @@ struct GatedForm {
   }
 };
 
-// Added to |q|^2 and |k|^2.
+// Epsilon of the normalization of q and k, added to |q|^2 and |k|^2.
 inline constexpr float kGatedNormEps = 1e-6f;
 inline constexpr float kLowRankDecayDivisor = 16;
 
@@ -103,12 +108,12 @@ std::vector<ProjectionInfo> GatedProjections(const MixerSpec& spec, const GatedF
 // The mixer's other tensors. Second factors of low-rank products are name.1.weight [out, rank].
 std::vector<TensorInfo> GatedTensors(const MixerSpec& spec, const GatedForm& form);
 
-// The heads that read one of MixerSpec::key_heads.
+// The number of heads that share one of MixerSpec::key_heads.
 int KeyReaders(const MixerSpec& spec);
 
-// kConstant's logarithm of head h's decay.
+// The logarithm of a head's decay in GatedDecay::kConstant.
 double RetentionDecay(int head);
-// Angle of the rotation of channel i per position.
+// The rotation angle of channel i per position, in radians.
 double RotaryFrequency(int i, int query_dim, double base = 10000);
 
 }  // namespace linnet

@@ -167,7 +167,8 @@ class GatedOracle {
     return x;
   }
 
-  // The head's rows of a product of low rank, name.1 of name.0, which so many heads read.
+  // The head's rows of the low-rank projection name.1(name.0(x)); `readers` consecutive heads share
+  // them.
   Row Second(const std::string& name, size_t size, size_t t, int readers = 1) const {
     const Row &x = In(name + ".0", t), &weight = Own(name + ".1.weight");
     Row y(size);

@@ -41,7 +41,7 @@ struct MixerInfo {
   // Steps from a state. Otherwise each generated token takes a pass over the whole sequence.
   bool recurrent = false;
   bool constant_state = false;  // the state's size does not depend on the number of positions
-  bool maps = false;            // has a feature map, and its omega in files if the map is random
+  bool maps = false;            // has a feature map; files hold omega if the map is random
   bool scales = false;          // uses MixerSpec::scale
   // Has MixerSpec::window, rotary, qkv_bias and out_bias, and key_heads of keys and values.
   bool windows = false;
@@ -51,13 +51,14 @@ struct MixerInfo {
   std::vector<std::string> options = {};
   // Kind and parameters in a few words; null: the name.
   std::string (*describe)(const MixerSpec& spec) = nullptr;
-  // The feature that fast-transformers lacks to run this mixer, or ""; null: it lacks none.
+  // Names the feature of this mixer that fast-transformers does not have; "" or null: none.
   std::string (*beyond)(const MixerSpec& spec) = nullptr;
-  // Of a recurrence that reads more than queries, keys and values, which come first, and has
-  // tensors of its own, which lie beside the projections ("...attention.A_log"); null: neither.
+  // The input projections, queries, keys and values first; null: these three only.
   std::vector<ProjectionInfo> (*projections)(const MixerSpec& spec) = nullptr;
+  // Further tensors, named beside the projections ("...attention.A_log"); null: none.
   std::vector<TensorInfo> (*tensors)(const MixerSpec& spec) = nullptr;
-  // The form of a gated recurrence, which determines both; null: the mixer is none.
+  // The form of a gated recurrence, from which its projections and tensors follow; null: the mixer
+  // is not a gated recurrence.
   GatedForm (*gated)(const MixerSpec& spec) = nullptr;
   std::string out = "out_projection";  // the output projection
   bool out_bias = true;
@@ -68,8 +69,8 @@ std::vector<MixerInfo> Mixers();
 
 // The kind of that name. Throws InputError, listing the known kinds.
 MixerInfo FindMixer(const std::string& name);
-// The kind of a spec, as its options make it: a window makes it always causal, with a constant
-// state.
+// The kind of a spec, with the effects of its options: a window makes it always causal, with a
+// state of constant size.
 MixerInfo FindMixer(const MixerSpec& spec);
 
 // Registers a kind. Throws InputError if the name is taken.
@@ -86,19 +87,19 @@ std::string BeyondFeatureMap(const MixerSpec& spec);
 // MixerInfo::beyond for recurrences.
 std::string BeyondGated(const MixerSpec& spec);
 
-// The columns that the mixer reads, queries, keys and values first.
+// The input projections of a mixer, queries, keys and values first.
 std::vector<ProjectionInfo> MixerProjections(const MixerSpec& spec);
 
 // Adds the names and shapes of a mixer's tensors under `name` ("transformer.layers.0.attention"),
-// in file order: projections, each after its token shift if that is new, own tensors (omega of a
-// random feature map, those of a recurrence), output projection.
+// in file order: projections, omega of a random feature map, MixerInfo::tensors, output projection.
+// A token shift comes before the first projection that uses it.
 void MixerTensors(const MixerSpec& spec, int64_t d_model, const std::string& name,
                   std::vector<TensorInfo>& table);
 
 // Throws InputError, beginning with `where`, on unknown names and invalid sizes.
 void Validate(const MixerSpec& spec, int query_dim, const std::string& where);
 
-// The factor of q . k in the softmax: spec.scale or its default.
+// The factor of q . k in the softmax: spec.scale, or 1 / sqrt(query_dim) if that is 0.
 float SoftmaxScale(const MixerSpec& spec);
 
 // The reformer's hash planes outside training, fixed so that outputs are reproducible: standard

@@ -201,7 +201,7 @@ TEST_F(CheckpointTest, ComputesAMissingPositionTable) {
   const Checkpoint checkpoint = Checkpoint::Open(path_);
   const std::span<const float> table = checkpoint.Tensor("pos_embedding.pe");
   EXPECT_EQ(std::vector<float>(table.begin(), table.end()), PositionTable(spec));
-  // But not one that would take all memory.
+  // A table that would take all memory is refused.
   EXPECT_TRUE(HasComputedPositions(spec, "pos_embedding.pe"));
   spec.input.max_length = 1 << 28;
   EXPECT_FALSE(HasComputedPositions(spec, "pos_embedding.pe"));

@@ -4,9 +4,9 @@
 // x + (previous x - x) * x_name, a token shift):
 //
 //   r, k, v   receptance, key and value
-//   decay     -e^(-1/2) sigmoid(w0 + tanh(w1) w2), a logarithm, over keys
-//   a         sigmoid(a0 + a1 a2), over keys: the rate at which the state learns
-//   g         sigmoid(g1) g2, over values: the output's gate
+//   decay     -e^(-1/2) sigmoid(w0 + tanh(w1) w2), a logarithm, per key channel
+//   a         sigmoid(a0 + a1 a2), per key channel: the rate at which the state learns
+//   g         sigmoid(g1) g2, per value channel: the output's gate
 //   v         v + (v_first - v) * sigmoid(v0 + v1 v2), if value_rank > 0: v_first are the values of
 //             the last earlier layer with value_rank 0
 //   removal   k * k_k, divided by its length

@@ -13,25 +13,26 @@ struct TensorInfo {
   std::vector<int64_t> shape;
 };
 
-// Columns that a mixer reads: a product of its layer's input, with the tensors name.weight and
-// name.bias, or those of an earlier layer.
+// An input projection of a mixer: the columns x name.weight^T + name.bias of its layer's input x,
+// or columns of an earlier layer.
 struct ProjectionInfo {
   std::string name;
   int width = 1;  // columns per head; if shared, of all heads together
   bool bias = true;
   bool shared = false;  // every head reads the same columns
-  int readers = 1;      // so many heads in turn read the same columns; divides their number
-  // The tensor's rows are so many blocks, each with an equal part of every head's columns.
+  int readers = 1;      // number of consecutive heads that share columns; divides that of heads
+  // The tensor's rows form this many blocks, each with an equal part of every head's columns.
   int blocks = 1;
-  // The tensor [d_model] of a token shift: the product is of x + (previous x - x) * shift instead
-  // of the input x, where previous x is the input one position earlier, or zeros. "": of x.
+  // The tensor [d_model] of a token shift: the projection reads x + (previous x - x) * shift, where
+  // previous x is the input one position earlier, or zeros. "": it reads x.
   std::string shift = {};
   bool carries = false;  // later layers' mixers may read these columns too
-  // No product, but the columns of the last earlier projection that carries. Comes last.
+  // Not a product: the columns of the last projection with `carries` in an earlier layer. Such a
+  // projection comes last.
   bool carried = false;
 
   int Columns(int heads) const { return shared ? width : heads / readers * width; }
-  // The tensor's row, of those for so many heads, that computes a column of a head.
+  // The row of the tensor (for `heads` heads) that computes a head's column.
   int RowOf(int head, int column, int heads) const {
     if (shared) return column;
     const int part = width / blocks;

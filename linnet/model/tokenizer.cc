@@ -78,7 +78,7 @@ std::vector<std::string> Pieces(const std::string& text, const Finder& find, Spl
     const Range& own = ranges[i];
     if (split == Split::kRemoved && own.match) continue;
     size_t begin = own.begin, end = own.end;
-    // A match joins a neighbor that is none.
+    // A match joins a neighbor that is not a match.
     if (split == Split::kMergedWithPrevious && !own.match && i + 1 < ranges.size() &&
         ranges[i + 1].match) {
       end = ranges[++i].end;

@@ -8,8 +8,8 @@
 
 namespace linnet::nn {
 
-// The recurrent forms over a cache of keys and values; subclasses implement Attend(). readers: so
-// many heads of queries in turn read the same keys and values.
+// The recurrent forms over a cache of keys and values; subclasses implement Attend().
+// readers: number of consecutive heads that share keys and values.
 class CachedAttention : public MixerImpl {
  public:
   CachedAttention(const char* kind, int64_t query_dim, int64_t readers = 1)

@@ -1,6 +1,5 @@
-// Mixers as differentiable modules. One module has all forms of a mixer: a whole sequence, one
-// position, or a piece of several positions at a time; self attention and attention over an
-// encoder's memory.
+// Mixers as differentiable modules. One module computes self attention over a whole sequence, over
+// one position or over a piece of several positions, and cross attention over an encoder's memory.
 //
 //   Mixer mixer = MakeMixer({.kind = "causal-linear", .heads = 8, .query_dim = 32});
 //   torch::Tensor out = mixer->forward(q, k, v, Mask{.causal = true});
@@ -60,15 +59,15 @@ class MixerImpl : public torch::nn::Module {
   virtual torch::Tensor forward(const torch::Tensor& q, const torch::Tensor& k,
                                 const torch::Tensor& v, const Mask& mask) = 0;
 
-  // The forms over everything that the mixer reads: the columns of MixerProjections() in their
-  // order, [N, L, H, width], or [N, L, width] if all heads share them (MixStep: without L). The
-  // defaults call forward(), Piece() and Step(); mixers that read more than queries, keys and
-  // values have these forms only.
+  // The general forms of forward(), Piece() and Step(): `in` holds one tensor for each entry of
+  // MixerProjections(), [N, L, H, width], or [N, L, width] if all heads share it (MixStep: without
+  // L). The defaults call forward(), Piece() and Step(), which throw InputError in mixers with
+  // inputs beyond queries, keys and values.
   virtual torch::Tensor Mix(const std::vector<torch::Tensor>& in, const Mask& mask);
   virtual torch::Tensor MixPiece(const std::vector<torch::Tensor>& in, MixerState& state);
   virtual torch::Tensor MixStep(const std::vector<torch::Tensor>& in, MixerState& state);
 
-  // Whether forward accepts keys that are not at the queries' positions, as in an encoder's memory.
+  // Whether forward accepts the keys and values of another sequence (cross attention).
   virtual bool cross() const { return true; }
 
   // Whether the mixer has a recurrent form, the functions below. Otherwise they throw InputError.

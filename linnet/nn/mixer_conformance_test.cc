@@ -31,7 +31,7 @@ constexpr int64_t kRaggedLengths[] = {1, 2, 3, 7, 8, 9, 31, 32, 33, 63, 64, 65, 
 
 constexpr MixerSizes kSizes[] = {{3, 4, 5}, {1, 8, 1}, {2, 1, 17}};
 
-// What a mixer reads: queries [N, L, H, D], keys [N, S, H, D], values [N, S, H, M], and more.
+// A mixer's inputs: queries [N, L, H, D], keys [N, S, H, D], values [N, S, H, M], and others.
 using Inputs = std::vector<Tensor>;
 
 class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSizes>> {

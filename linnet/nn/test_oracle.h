@@ -359,12 +359,12 @@ struct MixerOracle {
   std::vector<MixerChoice> choices = {};  // empty: only the defaults
 };
 
-// How many heads in turn have a norm in common.
+// The number of consecutive heads whose outputs are normalized together.
 inline int64_t NormHeads(const MixerSpec& spec) {
   const MixerInfo info = FindMixer(spec.kind);
   return info.gated ? info.gated(spec).norm_heads(spec.heads) : 1;
 }
-// The outputs of NormHeads() heads in turn.
+// The outputs of NormHeads() consecutive heads.
 inline std::vector<Rows> OutsOf(const MixerOracle& oracle, const MixerSpec& spec,
                                 const std::vector<Head>& heads) {
   std::vector<Rows> outs;

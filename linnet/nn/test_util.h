@@ -53,8 +53,8 @@ struct Rounding {
 };
 inline constexpr Rounding kRoundings[] = {{torch::kFloat64, 1e-12}, {torch::kFloat32, 1e-4}};
 
-// Divisions of a sequence into pieces: the whole, one position at either end alone, a chunk and the
-// rest, ragged pieces and, for short sequences, single positions.
+// Divisions of a sequence into pieces: the whole, its first or last position alone, a chunk and the
+// rest, pieces of unequal lengths and, for short sequences, single positions.
 inline std::vector<std::vector<int64_t>> Cuts(int64_t length) {
   std::vector<std::vector<int64_t>> cuts = {{length}};
   if (length > 1) {

@@ -69,7 +69,7 @@ Tensor Rows(at::TensorList weights, int64_t rows) {
   return joined;
 }
 
-// n(x + bias + residual), with its backward.
+// n(x + bias + residual) and its backward, where n is the norm or the identity.
 class AddNorm {
  public:
   // x: a product, overwritten by the sum. With a norm, appends its tensors for Backward() to
@@ -99,8 +99,8 @@ class AddNorm {
   }
 
   struct Gradients {
-    Tensor sum, narrow;  // of the sum, in fp32 and bf16
-    Tensor weight, offset, bias;
+    Tensor sum, narrow;           // of x + bias + residual, in fp32 and bf16
+    Tensor weight, offset, bias;  // of the norm's weight and bias, and of `bias`
   };
   // saved: the tensors that Forward() appended, if there is a norm.
   static Gradients Backward(AutogradContext* context, const Tensor& grad, const Tensor* saved) {

@@ -27,14 +27,14 @@ struct Tick {
 // sums therefore cannot overflow.
 double Showable(double value, bool log);
 
-// The axis range for data of that range (showable, low <= high): slightly wider than the data, but
+// The axis range for data within `data` (showable, low <= high): slightly wider than the data, but
 // not extended across zero, and never empty.
 Range FitRange(Range data, bool log);
 
 // At most `most` (at least 2) labeled ticks, in rising order. On a linear axis they are the
 // multiples of 1, 2 or 5 times a power of ten. On a logarithmic axis they are 1, 2 and 5 times each
-// power of ten, or fewer if these are too many, with minor ticks between; a short one has the ticks
-// of a linear axis.
+// power of ten, or fewer if these are too many, with minor ticks between. A logarithmic axis that
+// holds fewer than three of these values has the ticks of a linear axis.
 std::vector<Tick> Ticks(Range range, bool log, size_t most);
 
 }  // namespace linnet::plot

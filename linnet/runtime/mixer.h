@@ -80,7 +80,7 @@ struct Block {
 struct MixerCall {
   const Block& block;
   kernels::HeadRange heads;
-  // [rows, in_width]: for each of inputs() in turn, head after head, each with the columns of the
+  // [rows, in_width]: for each of inputs() in order, head after head, each with the columns of the
   // input's projections in their order, then the shared columns (RuntimeMixer::Place()). `heads`
   // may be any range.
   const float* in;
@@ -130,8 +130,8 @@ struct MixerStateSize {
 
 class RuntimeMixer {
  public:
-  // together: so many heads of the spec in turn are one head here, with the queries and outputs of
-  // all and the keys and values that they share.
+  // together: number of consecutive heads of the spec that form one head here, with the queries and
+  // outputs of each and the keys and values that they share.
   explicit RuntimeMixer(const MixerSpec& spec, int together = 1);
   virtual ~RuntimeMixer() = default;
 
@@ -143,7 +143,7 @@ class RuntimeMixer {
   const std::vector<Projection>& projections() const { return projections_; }
   std::vector<Projection> projections(bool memory) const;
   const std::vector<MixerInput>& inputs() const { return inputs_; }
-  // The columns of a projection in MixerCall::in for so many heads: those of head h begin at
+  // The columns of a projection in a MixerCall::in for `heads` heads: those of head h begin at
   // at + h * stride; if shared, stride is 0.
   struct Columns {
     size_t at, stride;
@@ -156,8 +156,8 @@ class RuntimeMixer {
   // Whether the state keeps recent keys outside its sums and folds RecentKeys() of them at a time
   // (kernels/linear_step.h). Linear kinds only.
   virtual bool folds() const { return false; }
-  // How many heads in turn have a norm in common. MixerCall::heads are whole such sets, or if there
-  // is only one set, any of them.
+  // The number of consecutive heads whose outputs are normalized together. MixerCall::heads is a
+  // range of whole such groups, or any range if all heads are one group.
   virtual size_t norm_heads() const { return 1; }
   float norm_eps() const { return norm_eps_; }
   // Calls body(first float, number of floats, whether each float is a pair of bfloat16) for each

@@ -170,7 +170,7 @@ class GatedMixer : public RuntimeMixer {
   // Floats of a head's past inputs.
   size_t Past() const { return taps_ > 0 ? (taps_ - 1) * channels_ : 0; }
 
-  // Rows of each head, where several heads in turn have the same ones.
+  // Repeats each shared row for all heads that share it.
   AlignedBuffer<float> ForEachHead(std::span<const float> from) const {
     const auto readers = static_cast<size_t>(form_.value_readers());
     AlignedBuffer<float> rows(from.size() * readers);
@@ -291,7 +291,7 @@ class GatedMixer : public RuntimeMixer {
     }
   }
 
-  // Of the i-th delta step of a row.
+  // Computes the erase and write strengths of the i-th delta step of a row.
   void Strengths(const MixerCall& call, size_t row, size_t h, size_t i,
                  const Pieces& pieces) const {
     const kernels::ScanWidths width = widths();

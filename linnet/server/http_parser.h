@@ -124,9 +124,9 @@ class HeaderScan {
   size_t at_ = 0, lines_ = 0;
 };
 
-// What is wrong with a parsed header, beyond what Beast refuses: it takes a Content-Length twice,
-// or as a list, if the numbers are equal, and ignores unknown transfer codings. Two programs that
-// read such a request differently disagree on where the next one begins.
+// Checks a parsed header for faults that Beast accepts: a Content-Length twice, or as a list, if
+// the numbers are equal; and unknown transfer codings. Two programs that read such a request
+// differently disagree on where the next one begins.
 Fault FaultOf(const HttpRequest& request, int version) {
   const auto count = [&](std::string_view name) {
     return std::count_if(request.fields.begin(), request.fields.end(),

@@ -80,7 +80,7 @@ struct HttpServer::Impl {
 namespace {
 
 // A connection reads a request, lets the handler answer it, writes the answer, and goes on to the
-// next request. All on a strand of its own. It waits for its socket to be ready before it reads or
+// next request, all on one strand. It waits for its socket to be ready before it reads or
 // writes, so an idle connection has no buffer.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
@@ -140,7 +140,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string head_, body_;  // to be written, from sent_ on
   size_t sent_ = 0;
 
-  // Of the current request.
+  // The state of the current request.
   std::shared_ptr<Request> current_;
   std::unique_ptr<Parser> parser_;
   std::optional<HttpResponse> checked_;  // the answer of the handler's Check()

@@ -69,7 +69,7 @@ class Exchange {
   virtual void Abort() = 0;
 };
 
-// What the server does with requests. Called on any thread of the server; must not wait or throw.
+// Handles the server's requests. Called on any thread of the server; must not wait or throw.
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;

@@ -356,7 +356,7 @@ TEST(HttpServer, LimitsTheBody) {
   EXPECT_EQ(StatusOf(running.Ask(Post("/", "Transfer-Encoding: chunked\r\n",
                                       StrCat("3e8\r\n", large.substr(1), "\r\n1\r\nx\r\n")))),
             413);
-  // What is neither data nor the end is bounded too.
+  // The size of chunk extensions is limited too.
   EXPECT_EQ(StatusOf(running.Ask(
                 Post("/", "Transfer-Encoding: chunked\r\n", "1;a=\"" + std::string(100'000, 'x')))),
             400);

@@ -131,7 +131,7 @@ std::string Milliseconds(double seconds) {
 
 // The transport calls it on its threads, the batchers on theirs.
 struct Server::Impl : HttpHandler {
-  // What is at a path: a page or a value for GET and HEAD, or an endpoint for POST.
+  // The handler of a path: a page or a value for GET and HEAD, or an endpoint for POST.
   struct Route {
     std::function<HttpResponse(const HttpRequest&)> get = {};
     Endpoint* endpoint = nullptr;
@@ -203,7 +203,7 @@ void Server::Drain(double seconds) {
     std::this_thread::sleep_for(milliseconds(10));
   }
   for (const Served& model : impl.models) model.batcher->CancelAll();
-  constexpr int kMore = 100;  // times 10 ms, for cancelled requests to end
+  constexpr int kMore = 100;  // times 10 ms, for canceled requests to end
   for (int i = 0; i < kMore && !impl.Idle(); ++i) std::this_thread::sleep_for(milliseconds(10));
   for (const Served& model : impl.models) model.batcher->Flush();
   impl.http.Stop();

@@ -162,7 +162,7 @@ class Matching {
     return *EncoderOf(network).layers[static_cast<size_t>(i)]->as<nn::TransformerEncoderLayer>();
   }
 
-  // What learns: the attention of the layers that change.
+  // The trainable parameters: the attention of the layers that change.
   std::vector<Tensor> Parameters() const {
     std::vector<Tensor> all;
     for (const int i : result_.layers) {

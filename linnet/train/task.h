@@ -5,8 +5,8 @@
 //   StepLoss loss = task->Loss(*model, step, {});    // loss.value.backward()
 //
 // The data of an update is a function of (seed, step) alone, so a run can be resumed at any step.
-// Draw random numbers from Philox streams of the seed that depend on the step, and from others for
-// validation.
+// Training draws its random numbers from Philox streams that depend on the seed and the step,
+// validation from other streams.
 //
 // To add a task: write NAME.cc, which defines `const TaskInfo kNameTask`, and tasks/NAME/task.cc
 // (tasks/task.h); then add a line to tasks/list.h.
@@ -29,8 +29,8 @@ namespace linnet::train {
 // Named numbers, in the order of display.
 using Metrics = std::vector<std::pair<std::string, double>>;
 
-// The same as scalar tensors on the model's device: a number read from a GPU makes the host wait
-// for all work before it.
+// Metrics as scalar tensors on the model's device. Reading a number from a GPU makes the host wait
+// for all work queued before it.
 using DeviceMetrics = std::vector<std::pair<std::string, torch::Tensor>>;
 
 // Reads all numbers, waiting once.
@@ -57,14 +57,14 @@ struct StepLoss {
 class Task {
  public:
   virtual ~Task() = default;
-  // BaseSpec(config) with the task's fields: `part`, vocabulary or inputs, head and max_length. A
-  // task without a part of its own leaves `part` unchanged.
+  // BaseSpec(config) with the task's fields: ModelSpec::part, vocabulary or inputs, head and
+  // max_length. A task without a task-specific part leaves ModelSpec::part unchanged.
   virtual ModelSpec Spec() const = 0;
   // Number of updates in a pass over the data; 0 if the data is infinite.
   virtual int64_t StepsPerEpoch() const { return 0; }
   // Tokens read per update.
   virtual int64_t TokensPerStep() const = 0;
-  // Sets the buffers of the model file that are computed from the data, not learned.
+  // Sets the model's buffers that are computed from the data instead of learned.
   virtual void Prepare(nn::Network&) const {}
   virtual StepLoss Loss(nn::Network& model, int64_t step, const Part& part) = 0;
   // Loss() in two halves, for --cuda-graph. BatchTensors() returns the tensors of the whole batch

@@ -51,7 +51,7 @@ def seed(value: Any) -> int:
 
 
 def text(value: Any, name: str) -> bytes:
-    """The UTF-8 of a text."""
+    """A str as UTF-8 bytes."""
     if not isinstance(value, str):
         raise InputError(f"{name} must be a str, not {brief(value)}")
     try:

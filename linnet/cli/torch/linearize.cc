@@ -73,7 +73,7 @@ ordered_json ToJson(const Metrics& metrics) {
   return object;
 }
 
-// What survives, in OUT/linearize.json.
+// Writes OUT/linearize.json: validations and errors before and after each step.
 void WriteRecord(const LinearizeCommand& command, const TrainConfig& config,
                  const train::MatchResult& match, const Metrics& trained) {
   ordered_json layers = ordered_json::array();
@@ -168,29 +168,35 @@ void AddLinearize(CLI::App& root, int& exit_code) {
   static LinearizeCommand command;
   CLI::App* app = command.app =
       root.add_subcommand("linearize", "Give a trained model another kind of attention");
-  app->add_option("FOLDER", command.run, "Folder of the training of the model, from 'linnet train'")
+  app->add_option("FOLDER", command.run, "Folder of the run of 'linnet train' that made the model")
       ->type_name("")
       ->required();
-  app->add_option("--to", command.kind,
-                  "Attention of the new model, or a pattern of layers: gated-delta-net:3,full")
+  app->add_option(
+         "--to", command.kind,
+         "Attention of the new model: a kind, or a pattern that its layers repeat, such as "
+         "gated-delta-net:3,full")
       ->type_name("KIND")
       ->required();
   cli::AddOption(app, "--match-steps", command.match.steps, "N",
-                 "Updates that match the attention's outputs, layer by layer",
+                 "Number of updates that match the attention's outputs in each layer",
                  CLI::Range(1.0, 1e9).description(""));
-  cli::AddOption(app, "--match-lr", command.match.lr, "RATE", "Learning rate of these updates",
+  cli::AddOption(app, "--match-lr", command.match.lr, "RATE", "Learning rate of --match-steps",
                  CLI::PositiveNumber.description(""));
   TrainConfig defaults;
   SetDefaults(defaults);
   command.flags.Add(*app, defaults, IsChosen);
   app->footer(
-      "Queries, keys and values begin with the model's weights. Then all layers learn at once to "
-      "give\nthe model's outputs of attention for its inputs, and at last the whole network is "
-      "trained for\n--steps updates, at a third of the model's --lr unless --lr is given "
-      "(--steps 0: not at all;\nOUT/matched.safetensors is the model then). The other settings "
-      "and the data are those of\nFOLDER/config.json. OUT/linearize.json and the last lines "
-      "printed tell what survives.\n\nExample:\n"
-      "  linnet linearize runs/softmax --to gated-delta-net --out runs/gated\n");
+      R"(1. Copy: all weights that the new model also has are copied from the given one.
+2. Match: each new attention learns the outputs of the one it replaces, all layers at the same
+   time. The result is OUT/matched.safetensors.
+3. Train: the whole network is trained for --steps updates (0: no training), by default with a
+   third of the model's --lr. The result is OUT/model.safetensors.
+Data and other settings are those of FOLDER/config.json. The command prints the validation after
+each step and the error of each layer's attention, and writes them to OUT/linearize.json.
+
+Example:
+  linnet linearize runs/softmax --to gated-delta-net --out runs/gated
+)");
   app->callback([&] { exit_code = WithTorchErrors([] { return Linearize(command); }); });
 }
 

@@ -1,4 +1,5 @@
-// Which models the kernels of few.h can step, and how their feed-forward branches are cut.
+// Which models the kernels of few.h can step, and how they divide a feed-forward branch into groups
+// (slices of its hidden units).
 #ifndef LINNET_KERNELS_CUDA_FEW_SIZES_H_
 #define LINNET_KERNELS_CUDA_FEW_SIZES_H_
 
@@ -6,8 +7,8 @@
 
 namespace linnet::kernels::cuda {
 
-// Hidden units per group: 64, but fewer in wide models, so that a group's weights take at most
-// 66 KB of shared memory and leave room for other blocks.
+// Hidden units per group: 64, or fewer in wide models, so that a group's weights take at most 66 KB
+// of shared memory and other blocks can share the multiprocessor.
 template <typename T>
 unsigned FewSlice(unsigned d_model) {
   constexpr unsigned kMostBytes = 66 * 1024;
@@ -17,6 +18,7 @@ unsigned FewSlice(unsigned d_model) {
   }
   return slice;
 }
+// The number of groups.
 template <typename T>
 unsigned FewSlices(unsigned d_model, unsigned d_ff) {
   return (d_ff + FewSlice<T>(d_model) - 1) / FewSlice<T>(d_model);

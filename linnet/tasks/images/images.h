@@ -1,5 +1,5 @@
-// Drawing images with any Generator, and loading the images of a model (linnet/images.h draws with an
-// Engine).
+// Draws images with any Generator, and loads a data set for a model. (linnet/images.h draws with an
+// Engine.)
 //
 //   auto generator = MakeGenerator(engine, /*batch=*/64);
 //   std::vector<uint8_t> digits = SampleImages(*generator, 16, {.seed = 7});        // [16, pixels]
@@ -20,7 +20,7 @@ namespace linnet {
 
 struct DatasetOptions;  // task.h
 
-// As with an engine (linnet/images.h).
+// As the functions of linnet/images.h, which take an Engine.
 std::vector<uint8_t> SampleImages(Generator& generator, size_t count, const SampleOptions& options);
 std::vector<uint8_t> CompleteImages(Generator& generator, std::span<const uint8_t> images,
                                     size_t known, const SampleOptions& options);

@@ -16,7 +16,7 @@ size_t Frames(std::span<const float> log_probs, size_t classes, int blank) {
     throw InputError(log_probs.size(), " numbers are not whole frames of ", classes, " classes");
   }
   if (blank < 0 || static_cast<size_t>(blank) >= classes) {
-    throw InputError("the blank ", blank, " is none of the classes 0 .. ",
+    throw InputError("the blank ", blank, " is not one of the classes 0 .. ",
                      static_cast<int64_t>(classes) - 1);
   }
   return log_probs.size() / classes;

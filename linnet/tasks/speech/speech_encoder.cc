@@ -29,9 +29,9 @@ size_t SpeechEncoder::Positions(std::span<const float> inputs,
                                 std::span<const float> log_probs) const {
   const size_t rows = inputs.size() / this->inputs();
   if (inputs.size() != rows * this->inputs() || log_probs.size() != rows * classes()) {
-    throw InputError(model().path(), ": ", inputs.size(), " inputs and ", log_probs.size(),
-                     " outputs do not hold equally many positions of ", this->inputs(), " and ",
-                     classes());
+    throw InputError(model().path(), ": a position has ", this->inputs(), " inputs and ", classes(),
+                     " outputs; ", inputs.size(), " inputs and ", log_probs.size(),
+                     " outputs are not whole, equal numbers of positions");
   }
   return rows;
 }
