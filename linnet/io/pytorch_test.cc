@@ -348,7 +348,7 @@ TEST(PyTorch, RefusesInvalidPickles) {
       {"\x80\x01", "protocol 1"},
       {"\x8a\x09" + std::string(9, 0), "more than 64 bits"},
       {"\xff", "unknown instruction 255"},
-      {"h" + Number(0, 1), "recalls"},
+      {"h" + Number(0, 1), "reads a memo index"},
       {"Nr" + Number(0xffffffff, 4), "impossible memo index"},
       {"X" + Number(0xffffffff, 4), "ends early"},
       {"\x8d" + Number(UINT64_MAX, 8), "ends early"},

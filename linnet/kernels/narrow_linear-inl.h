@@ -8,9 +8,11 @@
 #endif
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -85,9 +87,13 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, co
 // Products without a dot-product unit.
 
 inline constexpr size_t kNarrowVectors = kPanel / hn::MaxLanes(F32());  // vectors per panel
-// Rows of a tile: enough sums to hide the latency of multiply-adds, but no more than fit in
-// registers.
+// Maximum rows of a tile, and its panels: enough sums to hide the latency of multiply-adds, but no
+// more than fit in registers.
 inline constexpr size_t kNarrowRows = HWY_TARGET == HWY_AVX3 ? 8 : HWY_TARGET == HWY_SCALAR ? 1 : 4;
+constexpr size_t NarrowPanels(size_t rows, NarrowType type) {
+  if (HWY_TARGET == HWY_SCALAR || rows > 2) return 1;
+  return rows == 1 && type == NarrowType::kBf16 ? 4 : 2;
+}
 
 HWY_INLINE void FinishNarrow(const NarrowArgs& args, size_t row, const std::byte* panel,
                              size_t column, size_t v, Vec result) {
@@ -107,41 +113,87 @@ HWY_INLINE void FinishNarrow(const NarrowArgs& args, size_t row, const std::byte
   StoreN(result, y, used);
 }
 
+// A tile at `row` and at the panel with the outputs from `column` on.
+template <size_t kPanels>
+struct NarrowTile {
+  static constexpr size_t kVectors = kPanels * kNarrowVectors;
+
+  const std::byte* Panel(size_t v) const { return panel + v / kNarrowVectors * args.panel_bytes(); }
+  // The weights of vector v for the inputs that begin at byte `at` of a row.
+  const std::byte* Weights(size_t v, size_t at) const {
+    return Panel(v) + args.header_bytes() + at * kPanel +
+           v % kNarrowVectors * hn::Lanes(F32()) * sizeof(float);
+  }
+  const std::byte* X(size_t r) const { return args.x.data + (row + r) * args.row_bytes(); }
+  HWY_INLINE void Finish(size_t r, size_t v, Vec result) const {
+    FinishNarrow(args, row + r, Panel(v), column + v / kNarrowVectors * kPanel, v % kNarrowVectors,
+                 result);
+  }
+
+  const NarrowArgs& args;
+  size_t row, column;
+  const std::byte* panel;
+};
+
+HWY_INLINE hn::Vec<I32> FourBytes(const std::byte* x) {
+  int32_t bytes;
+  std::memcpy(&bytes, x, 4);
+  return hn::Set(I32(), bytes);  // one load; values from general registers cost a shuffle
+}
+
 // bf16: adds the product of the first input of each pair, then that of the second.
-template <size_t kRows>
-HWY_INLINE void BFloat16Tile(const NarrowArgs& args, size_t row, size_t column,
-                             const std::byte* panel) {
+template <size_t kRows, size_t kPanels>
+HWY_INLINE void BFloat16Tile(const NarrowTile<kPanels>& tile) {
+  constexpr size_t kVectors = NarrowTile<kPanels>::kVectors;
   const F32 d;
   const hn::RebindToUnsigned<F32> du;
-  const size_t lanes = hn::Lanes(d), bytes = args.row_bytes();
-  const auto* weights = reinterpret_cast<const uint32_t*>(panel + args.header_bytes());
-  const std::byte* x = args.x.data + row * bytes;
-  Vec sum[kRows * kNarrowVectors];
-  Unrolled<kRows * kNarrowVectors>([&](auto i) HWY_ATTR { sum[i] = hn::Zero(d); });
+  const auto first = [](auto pair) HWY_ATTR { return hn::BitCast(F32(), hn::ShiftLeft<16>(pair)); };
   const auto upper = hn::Set(du, 0xffff0000u);
-  for (size_t at = 0; at < bytes; at += 4, weights += kPanel) {
-    hwy::Prefetch(weights + 64 * kPanel);
-    Vec even[kNarrowVectors], odd[kNarrowVectors];
-    Unrolled<kNarrowVectors>([&](auto v) HWY_ATTR {
-      const auto pair = hn::Load(du, weights + v * lanes);
-      even[v] = hn::BitCast(d, hn::ShiftLeft<16>(pair));
-      odd[v] = hn::BitCast(d, hn::And(pair, upper));
-    });
-    Unrolled<kRows>([&](auto r) HWY_ATTR {
-      uint32_t pair;
-      std::memcpy(&pair, x + r * bytes + at, 4);
-      const Vec x_even = hn::BitCast(d, hn::Set(du, pair << 16));
-      const Vec x_odd = hn::BitCast(d, hn::Set(du, pair & 0xffff0000u));
-      Unrolled<kNarrowVectors>([&](auto v) HWY_ATTR {
-        Vec& s = sum[r * kNarrowVectors + v];
-        s = hn::MulAdd(x_odd, odd[v], hn::MulAdd(x_even, even[v], s));
+  const auto second = [&](auto pair) HWY_ATTR { return hn::BitCast(F32(), hn::And(pair, upper)); };
+  Vec sum[kRows * kVectors];
+  Unrolled<kRows * kVectors>([&](auto i) HWY_ATTR { sum[i] = hn::Zero(d); });
+  const std::byte *weights[kVectors], *x[kRows];
+  Unrolled<kVectors>([&](auto v) HWY_ATTR { weights[v] = tile.Weights(v, 0); });
+  Unrolled<kRows>([&](auto r) HWY_ATTR { x[r] = tile.X(r); });
+  const auto add = [&](auto r, auto v, Vec x1, Vec w1, Vec x2, Vec w2) HWY_ATTR {
+    Vec& s = sum[r * kVectors + v];
+    s = hn::MulAdd(x2, w2, hn::MulAdd(x1, w1, s));
+  };
+  const size_t bytes = tile.args.row_bytes();
+  for (size_t at = 0, w = 0; at < bytes; at += 4, w += 4 * kPanel) {
+    const auto weight = [&](auto v) HWY_ATTR {
+      return hn::Load(du, reinterpret_cast<const uint32_t*>(weights[v] + w));
+    };
+    const auto input = [&](auto r) HWY_ATTR { return hn::BitCast(du, FourBytes(x[r] + at)); };
+    Unrolled<kPanels>(
+        [&](auto p) HWY_ATTR { hwy::Prefetch(weights[p * kNarrowVectors] + w + 64 * 4 * kPanel); });
+    // Keeps in registers whichever is less, weights or inputs.
+    if constexpr (kVectors <= kRows) {
+      Vec w1[kVectors], w2[kVectors];
+      Unrolled<kVectors>([&](auto v) HWY_ATTR {
+        const auto pair = weight(v);
+        w1[v] = first(pair), w2[v] = second(pair);
       });
-    });
+      Unrolled<kRows>([&](auto r) HWY_ATTR {
+        const auto pair = input(r);
+        const Vec x1 = first(pair), x2 = second(pair);
+        Unrolled<kVectors>([&](auto v) HWY_ATTR { add(r, v, x1, w1[v], x2, w2[v]); });
+      });
+    } else {
+      Vec x1[kRows], x2[kRows];
+      Unrolled<kRows>([&](auto r) HWY_ATTR {
+        const auto pair = input(r);
+        x1[r] = first(pair), x2[r] = second(pair);
+      });
+      Unrolled<kVectors>([&](auto v) HWY_ATTR {
+        const auto pair = weight(v);
+        const Vec w1 = first(pair), w2 = second(pair);
+        Unrolled<kRows>([&](auto r) HWY_ATTR { add(r, v, x1[r], w1, x2[r], w2); });
+      });
+    }
   }
   Unrolled<kRows>([&](auto r) HWY_ATTR {
-    Unrolled<kNarrowVectors>([&](auto v) HWY_ATTR {
-      FinishNarrow(args, row + r, panel, column, v, sum[r * kNarrowVectors + v]);
-    });
+    Unrolled<kVectors>([&](auto v) HWY_ATTR { tile.Finish(r, v, sum[r * kVectors + v]); });
   });
 }
 
@@ -174,60 +226,87 @@ HWY_INLINE hn::Vec<I32> DotOfPairs(hn::Vec<I32> sum, hn::Vec<I32> four, hn::Vec<
 }
 #endif
 
-template <size_t kRows>
-HWY_INLINE void Int8Tile(const NarrowArgs& args, size_t row, size_t column,
-                         const std::byte* panel) {
+template <size_t kRows, size_t kPanels>
+HWY_INLINE void Int8Tile(const NarrowTile<kPanels>& tile) {
+  constexpr size_t kVectors = NarrowTile<kPanels>::kVectors;
   const I32 d;
-  const size_t lanes = hn::Lanes(d), bytes = args.row_bytes();
-  const auto* weights = reinterpret_cast<const int32_t*>(panel + args.header_bytes());
-  const auto* x = reinterpret_cast<const int8_t*>(args.x.data) + row * bytes;
-  hn::Vec<I32> sum[kRows * kNarrowVectors];
-  Unrolled<kRows * kNarrowVectors>([&](auto i) HWY_ATTR { sum[i] = hn::Zero(d); });
-  for (size_t at = 0; at < bytes; at += 4, weights += kPanel) {
-    hwy::Prefetch(weights + 64 * kPanel);
-    hn::Vec<I32> four[kNarrowVectors];
-    Unrolled<kNarrowVectors>([&](auto v) HWY_ATTR { four[v] = hn::Load(d, weights + v * lanes); });
+  hn::Vec<I32> sum[kRows * kVectors];
+  Unrolled<kRows * kVectors>([&](auto i) HWY_ATTR { sum[i] = hn::Zero(d); });
+  const std::byte *weights[kVectors], *x[kRows];
+  Unrolled<kVectors>([&](auto v) HWY_ATTR { weights[v] = tile.Weights(v, 0); });
+  Unrolled<kRows>([&](auto r) HWY_ATTR { x[r] = tile.X(r); });
+  const size_t bytes = tile.args.row_bytes();
+  for (size_t at = 0, w = 0; at < bytes; at += 4, w += 4 * kPanel) {
+    Unrolled<kPanels>(
+        [&](auto p) HWY_ATTR { hwy::Prefetch(weights[p * kNarrowVectors] + w + 64 * 4 * kPanel); });
+    hn::Vec<I32> four[kVectors];
+    Unrolled<kVectors>([&](auto v) HWY_ATTR {
+      four[v] = hn::Load(d, reinterpret_cast<const int32_t*>(weights[v] + w));
+    });
     Unrolled<kRows>([&](auto r) HWY_ATTR {
-      const int8_t* x_r = x + r * bytes + at;
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
-      const auto pair = [](int8_t low, int8_t high) {
-        return static_cast<int32_t>(static_cast<uint32_t>(static_cast<uint16_t>(int16_t{low})) |
-                                    static_cast<uint32_t>(static_cast<uint16_t>(int16_t{high}))
-                                        << 16);
-      };
-      const auto x02 = hn::Set(d, pair(x_r[0], x_r[2])), x13 = hn::Set(d, pair(x_r[1], x_r[3]));
-      Unrolled<kNarrowVectors>([&](auto v) HWY_ATTR {
-        hn::Vec<I32>& s = sum[r * kNarrowVectors + v];
+      const hn::Repartition<int16_t, I32> d16;
+      const auto x_all = hn::BitCast(d16, FourBytes(x[r] + at));
+      const auto x02 = hn::BitCast(d, hn::ShiftRight<8>(hn::ShiftLeft<8>(x_all)));
+      const auto x13 = hn::BitCast(d, hn::ShiftRight<8>(x_all));
+      Unrolled<kVectors>([&](auto v) HWY_ATTR {
+        hn::Vec<I32>& s = sum[r * kVectors + v];
         s = DotOfPairs(s, four[v], x02, x13);
       });
 #else
-      Unrolled<kNarrowVectors>([&](auto v) HWY_ATTR {
-        hn::Vec<I32>& s = sum[r * kNarrowVectors + v];
-        s = DotOfFour(s, four[v], x_r);
+      Unrolled<kVectors>([&](auto v) HWY_ATTR {
+        hn::Vec<I32>& s = sum[r * kVectors + v];
+        s = DotOfFour(s, four[v], reinterpret_cast<const int8_t*>(x[r] + at));
       });
 #endif
     });
   }
   Unrolled<kRows>([&](auto r) HWY_ATTR {
-    Unrolled<kNarrowVectors>([&](auto v) HWY_ATTR {
-      const auto whole = hn::Add(sum[r * kNarrowVectors + v], hn::Set(d, args.x.offset[row + r]));
-      FinishNarrow(args, row + r, panel, column, v, hn::ConvertTo(F32(), whole));
+    const auto offset = hn::Set(d, tile.args.x.offset[tile.row + r]);
+    Unrolled<kVectors>([&](auto v) HWY_ATTR {
+      tile.Finish(r, v, hn::ConvertTo(F32(), hn::Add(sum[r * kVectors + v], offset)));
     });
   });
 }
 
-void NarrowLinearBody(const NarrowArgs& args) {
-  const bool int8 = args.x.type == NarrowType::kInt8;
+// Rows [row, row + kRows) and outputs [column, end), from the panel of `column` on.
+template <size_t kRows>
+void NarrowRowsBody(const NarrowArgs& args, size_t row, size_t column, size_t end) {
   const size_t stride = args.panel_bytes();
-  const std::byte* panel = args.packed;
-  for (size_t column = 0; column < args.out; column += kPanel, panel += stride) {
-    size_t row = 0;
-    for (; row + kNarrowRows <= args.rows; row += kNarrowRows) {
-      int8 ? Int8Tile<kNarrowRows>(args, row, column, panel)
-           : BFloat16Tile<kNarrowRows>(args, row, column, panel);
+  const auto tiles = [&](auto width, auto body) HWY_ATTR {
+    constexpr size_t kPanels = decltype(width)::value;
+    for (; column + (kPanels - 1) * kPanel < end; column += kPanels * kPanel) {
+      body(NarrowTile<kPanels>{args, row, column, args.packed + column / kPanel * stride});
     }
-    for (; row < args.rows; ++row) {
-      int8 ? Int8Tile<1>(args, row, column, panel) : BFloat16Tile<1>(args, row, column, panel);
+  };
+  constexpr std::integral_constant<size_t, 1> kOne;
+  if (args.x.type == NarrowType::kInt8) {
+    const auto body = [](const auto& tile) HWY_ATTR { Int8Tile<kRows>(tile); };
+    tiles(std::integral_constant<size_t, NarrowPanels(kRows, NarrowType::kInt8)>(), body);
+    tiles(kOne, body);
+  } else {
+    const auto body = [](const auto& tile) HWY_ATTR { BFloat16Tile<kRows>(tile); };
+    tiles(std::integral_constant<size_t, NarrowPanels(kRows, NarrowType::kBf16)>(), body);
+    tiles(kOne, body);
+  }
+}
+
+template <size_t... kIndex>
+constexpr std::array<void (*)(const NarrowArgs&, size_t, size_t, size_t), sizeof...(kIndex)>
+NarrowRowsTable(std::index_sequence<kIndex...>) {
+  return {NarrowRowsBody<kIndex + 1>...};
+}
+
+void NarrowLinearBody(const NarrowArgs& args) {
+  static constexpr auto kTable = NarrowRowsTable(std::make_index_sequence<kNarrowRows>());
+  // Tiles of nearly equal height. The weights of two panels stay in the first-level cache while all
+  // rows pass over them.
+  const size_t tiles = (args.rows + kNarrowRows - 1) / kNarrowRows;
+  const size_t block = tiles == 1 ? args.out : 2 * kPanel;
+  for (size_t column = 0; column < args.out; column += block) {
+    for (size_t tile = 0; tile < tiles; ++tile) {
+      const size_t begin = args.rows * tile / tiles, end = args.rows * (tile + 1) / tiles;
+      kTable[end - begin - 1](args, begin, column, std::min(column + block, args.out));
     }
   }
 }

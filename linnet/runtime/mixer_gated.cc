@@ -10,6 +10,7 @@
 #include "linnet/runtime/gate_functions.h"
 #include "linnet/runtime/mixer.h"
 #include "linnet/runtime/second_factor.h"
+#include "linnet/runtime/short_convolution.h"
 
 namespace linnet {
 namespace {
@@ -22,9 +23,9 @@ class GatedMixer : public RuntimeMixer {
   explicit GatedMixer(const MixerMake& make)
       : RuntimeMixer(make.spec),
         form_(FindMixer(make.spec.kind).gated(make.spec)),
-        taps_(static_cast<size_t>(form_.convolution)),
         times_(static_cast<size_t>(form_.householders)),
         channels_(dim_ + times_ * (dim_ + value_dim_)),
+        convolution_(heads_, static_cast<size_t>(form_.convolution), channels_, form_.timed),
         strength_(make.spec.negative_eigenvalues ? 2.0f : 1.0f),
         floor_(make.spec.decay_floor) {
     size_t column = 0, shared = 0;
@@ -42,13 +43,13 @@ class GatedMixer : public RuntimeMixer {
       at += p.width;
     }
     width_ = column;
-    parts_.push_back({Part::kQuery, times_ - 1, 0, dim_});
+    AddPart(Part::kQuery, times_ - 1, {0, dim_});
     for (size_t i = 0; i < times_; ++i) {
-      parts_.push_back({Part::kKey, i, dim_ + i * dim_, dim_});
-      parts_.push_back({Part::kValue, i, (1 + times_) * dim_ + i * value_dim_, value_dim_});
+      AddPart(Part::kKey, i, {dim_ + i * dim_, dim_});
+      AddPart(Part::kValue, i, {(1 + times_) * dim_ + i * value_dim_, value_dim_});
     }
     const auto tensor = [&](const std::string& name) { return AlignedCopy(make.tensor(name)); };
-    if (taps_ > 0) TakeConvolution(make);
+    if (convolution_.taps() > 0) TakeConvolution(make);
     norm_ = tensor(std::string(form_.norm) + ".weight");
     if (form_.timed) skip_ = tensor("D");
     if (form_.decay == GatedDecay::kConstant) {
@@ -91,7 +92,7 @@ class GatedMixer : public RuntimeMixer {
   // The scan's states [heads, K, V], then of each head the inputs of its convolutions at the last
   // taps - 1 positions, oldest first.
   MixerStateSize state_size() const override {
-    return {.fixed = RoundUp(heads_ * (dim_ * value_dim_ + Past()), kAlign)};
+    return {.fixed = RoundUp(heads_ * (dim_ * value_dim_ + convolution_.PastFloats()), kAlign)};
   }
 
   size_t norm_heads() const override {
@@ -122,8 +123,12 @@ class GatedMixer : public RuntimeMixer {
   // A part of a head's columns: the query, key or value of a position's delta step.
   struct Part {
     enum Kind : uint8_t { kQuery, kKey, kValue } kind;
-    size_t step, first, width;
+    size_t step;
   };
+  void AddPart(Part::Kind kind, size_t step, ShortConvolution::Part columns) {
+    parts_.push_back({kind, step});
+    columns_.push_back(columns);
+  }
 
   // The scan's inputs have `times_` rows per position. Queries are zeros but in the last of them.
   struct Pieces {
@@ -167,8 +172,6 @@ class GatedMixer : public RuntimeMixer {
     return {.batch = batch, .length = length, .heads = heads, .dim = dim_, .value_dim = value_dim_};
   }
   kernels::ScanWidths widths() const { return {options_, dim_, value_dim_}; }
-  // Floats of a head's past inputs.
-  size_t Past() const { return taps_ > 0 ? (taps_ - 1) * channels_ : 0; }
 
   // Repeats each shared row for all heads that share it.
   AlignedBuffer<float> ForEachHead(std::span<const float> from) const {
@@ -182,11 +185,10 @@ class GatedMixer : public RuntimeMixer {
     return rows;
   }
 
-  // The weights of each head as [taps, channels]: queries, keys, values.
+  // The channels of a head: its queries, keys and values.
   void TakeConvolution(const MixerMake& make) {
-    taps_of_ = AlignedBuffer<float>(heads_ * taps_ * channels_);
-    if (form_.timed) bias_of_ = AlignedBuffer<float>(heads_ * channels_);
     const std::vector<ProjectionInfo> infos = GatedProjections(make.spec, form_);
+    const size_t taps = convolution_.taps();
     size_t first = 0;
     for (size_t i = 0; i < 3; ++i) {
       const std::string name = std::string("qkv").substr(i, 1) + "_conv1d.";
@@ -198,10 +200,9 @@ class GatedMixer : public RuntimeMixer {
           const auto row =
               static_cast<size_t>(infos[i].RowOf(static_cast<int>(h), c, make.spec.heads));
           const size_t channel = first + static_cast<size_t>(c);
-          for (size_t w = 0; w < taps_; ++w) {
-            taps_of_[(h * taps_ + w) * channels_ + channel] = weight[row * taps_ + w];
-          }
-          if (form_.timed) bias_of_[h * channels_ + channel] = bias[row];
+          for (size_t w = 0; w < taps; ++w)
+            convolution_.weight(h, w, channel) = weight[row * taps + w];
+          if (form_.timed) convolution_.bias(h, channel) = bias[row];
         }
       }
       first += static_cast<size_t>(infos[i].width);
@@ -220,44 +221,22 @@ class GatedMixer : public RuntimeMixer {
   void Convolve(const MixerCall& call, size_t sequence, const Pieces& pieces) const {
     const size_t first = call.block.Row(sequence), length = call.block.Length(sequence);
     for (size_t h = 0; h < call.count(); ++h) {
+      const size_t head = call.heads.begin + h;
       float* past = call.state == nullptr ? nullptr
                                           : call.StateOf(sequence) + heads_ * dim_ * value_dim_ +
-                                                (call.heads.begin + h) * Past();
-      // The inputs at row t of the sequence; null: zeros.
-      const auto input = [&](ptrdiff_t t) -> const float* {
-        if (t >= 0) return call.in + (first + static_cast<size_t>(t)) * call.in_width + h * width_;
-        if (past == nullptr) return nullptr;
-        return past + static_cast<size_t>(t + static_cast<ptrdiff_t>(taps_) - 1) * channels_;
+                                                head * convolution_.PastFloats();
+      const auto to = [&](size_t part, size_t t) {
+        const size_t at = ((first + t) * times_ + parts_[part].step) * call.count() + h;
+        return pieces.At(parts_[part].kind) + at * columns_[part].width;
       };
+      convolution_.Run(head, {Columns(call, first, h, 0), call.in_width, length, past}, columns_,
+                       to);
+      if (convolution_.taps() == 0) continue;
       for (size_t t = 0; t < length; ++t) {
-        for (const Part& part : parts_) {
-          const size_t at = ((first + t) * times_ + part.step) * call.count() + h;
-          float* to = pieces.At(part.kind) + at * part.width;
-          const size_t head = call.heads.begin + h;
-          if (taps_ == 0) {
-            std::copy_n(input(static_cast<ptrdiff_t>(t)) + part.first, part.width, to);
-            continue;
-          }
-          if (form_.timed) {
-            std::copy_n(bias_of_.data() + head * channels_ + part.first, part.width, to);
-          } else {
-            std::fill_n(to, part.width, 0.0f);
-          }
-          for (size_t w = 0; w < taps_; ++w) {
-            const float* x =
-                input(static_cast<ptrdiff_t>(t + w + 1) - static_cast<ptrdiff_t>(taps_));
-            if (x == nullptr) continue;
-            const float* weight = taps_of_.data() + (head * taps_ + w) * channels_ + part.first;
-            for (size_t c = 0; c < part.width; ++c) to[c] += weight[c] * x[part.first + c];
-          }
-          for (size_t c = 0; c < part.width; ++c) to[c] = Silu(to[c]);
+        for (size_t part = 0; part < parts_.size(); ++part) {
+          float* x = to(part, t);
+          for (size_t c = 0; c < columns_[part].width; ++c) x[c] = Silu(x[c]);
         }
-      }
-      // From the oldest on: row t + 1 of the past is read only after row t has been written.
-      for (size_t w = 0; past != nullptr && w + 1 < taps_; ++w) {
-        const float* x =
-            input(static_cast<ptrdiff_t>(length + w + 1) - static_cast<ptrdiff_t>(taps_));
-        std::copy_n(x, channels_, past + w * channels_);
       }
     }
   }
@@ -472,16 +451,16 @@ class GatedMixer : public RuntimeMixer {
   }
 
   const GatedForm form_;
-  const size_t taps_;      // of the convolutions
   const size_t times_;     // delta steps per position
   const size_t channels_;  // a head's queries, keys and values
   const float strength_, floor_;
+  ShortConvolution convolution_;
   std::vector<Part> parts_;
-  size_t width_ = 0;  // of a head's columns
+  std::vector<ShortConvolution::Part> columns_;  // those of each part
+  size_t width_ = 0;                             // of a head's columns
   // Places within a head's columns, or within the shared ones.
   size_t erase_at_ = 0, write_at_ = 0, decay_at_ = 0, gate_at_ = 0;
   size_t decay_width_ = 0;
-  AlignedBuffer<float> taps_of_, bias_of_;  // [heads, taps, channels], [heads, channels]
   AlignedBuffer<float> norm_, skip_, decays_, decay_bias_;
   SecondFactor decay_factor_, gate_factor_;
   std::vector<double> frequencies_;  // of the rotation

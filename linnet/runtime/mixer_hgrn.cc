@@ -10,6 +10,7 @@
 #include "linnet/kernels/scan.h"
 #include "linnet/runtime/gate_functions.h"
 #include "linnet/runtime/mixer.h"
+#include "linnet/runtime/short_convolution.h"
 
 namespace linnet {
 namespace {
@@ -23,8 +24,9 @@ class ChannelMixer : public RuntimeMixer {
   explicit ChannelMixer(const MixerMake& make)
       : RuntimeMixer(make.spec),
         form_(FindMixer(make.spec.kind).gated(make.spec)),
-        taps_(static_cast<size_t>(form_.convolution)),
-        channels_(heads_ * value_dim_) {
+        channels_(heads_ * value_dim_),
+        convolution_(heads_, static_cast<size_t>(form_.convolution), 2 * value_dim_,
+                     /*bias=*/false) {
     const std::span<const float> norm = make.tensor(std::string(form_.norm) + ".weight");
     norm_ = AlignedBuffer<float>(norm.size());
     std::copy(norm.begin(), norm.end(), norm_.begin());
@@ -33,15 +35,14 @@ class ChannelMixer : public RuntimeMixer {
       bound_ = AlignedBuffer<float>(bound.size());
       std::copy(bound.begin(), bound.end(), bound_.begin());
     }
-    if (taps_ == 0) return;
-    taps_of_ = AlignedBuffer<float>(taps_ * 2 * channels_);
-    for (size_t i = 0; i < 2; ++i) {
+    const size_t taps = convolution_.taps();
+    for (size_t i = 0; i < 2 && taps > 0; ++i) {
       const std::span<const float> weight =
           make.tensor(i == 0 ? "i_conv1d.weight" : "f_conv1d.weight");
       for (size_t at = 0; at < weight.size(); ++at) {
-        const size_t channel = at / taps_, head = channel / value_dim_;
-        taps_of_[(head * taps_ + at % taps_) * 2 * value_dim_ + i * value_dim_ +
-                 channel % value_dim_] = weight[at];
+        const size_t channel = at / taps;
+        convolution_.weight(channel / value_dim_, at % taps,
+                            i * value_dim_ + channel % value_dim_) = weight[at];
       }
     }
   }
@@ -49,7 +50,7 @@ class ChannelMixer : public RuntimeMixer {
   // The channels of all heads, then of each head the inputs of its convolutions at the last
   // taps - 1 positions, oldest first.
   MixerStateSize state_size() const override {
-    return {.fixed = RoundUp(channels_ + heads_ * Past(), kAlign)};
+    return {.fixed = RoundUp(channels_ + heads_ * convolution_.PastFloats(), kAlign)};
   }
 
   size_t norm_heads() const override { return heads_; }
@@ -80,51 +81,22 @@ class ChannelMixer : public RuntimeMixer {
             scratch == nullptr ? nullptr : scratch + 2 * all, 2 * all + RoundUp(width, kAlign)};
   }
 
-  // Floats of a head's past inputs.
-  size_t Past() const { return taps_ > 0 ? (taps_ - 1) * 2 * value_dim_ : 0; }
-
   // The scan's inputs at a sequence's rows; updates the past inputs of the convolutions.
   void Convolve(const MixerCall& call, size_t sequence, const Pieces& pieces) const {
     const size_t first = call.block.Row(sequence), length = call.block.Length(sequence);
-    const size_t both = 2 * value_dim_;  // a head's columns of i and f
+    // A head's columns: i, f and the output gate.
+    const ShortConvolution::Part parts[] = {{0, value_dim_}, {value_dim_, value_dim_}};
     for (size_t h = 0; h < call.count(); ++h) {
       const size_t head = call.heads.begin + h;
-      float* past =
-          call.state == nullptr ? nullptr : call.StateOf(sequence) + channels_ + head * Past();
-      // The columns at row t of the sequence; null: zeros.
-      const auto input = [&](ptrdiff_t t) -> const float* {
-        if (t >= 0) {
-          return call.in + (first + static_cast<size_t>(t)) * call.in_width + h * 3 * value_dim_;
-        }
-        if (past == nullptr) return nullptr;
-        return past + static_cast<size_t>(t + static_cast<ptrdiff_t>(taps_) - 1) * both;
+      float* past = call.state == nullptr
+                        ? nullptr
+                        : call.StateOf(sequence) + channels_ + head * convolution_.PastFloats();
+      const auto to = [&](size_t part, size_t t) {
+        return (part == 0 ? pieces.x : pieces.g) + ((first + t) * call.count() + h) * value_dim_;
       };
-      for (size_t t = 0; t < length; ++t) {
-        const size_t at = ((first + t) * call.count() + h) * value_dim_;
-        float *x = pieces.x + at, *g = pieces.g + at;
-        const float* in = input(static_cast<ptrdiff_t>(t));
-        std::copy_n(in, value_dim_, x);
-        std::copy_n(in + value_dim_, value_dim_, g);
-        if (taps_ > 0) {
-          std::fill_n(x, value_dim_, 0.0f);
-          std::fill_n(g, value_dim_, 0.0f);
-        }
-        for (size_t w = 0; w < taps_; ++w) {
-          in = input(static_cast<ptrdiff_t>(t + w + 1) - static_cast<ptrdiff_t>(taps_));
-          if (in == nullptr) continue;
-          const float* weight = taps_of_.data() + (head * taps_ + w) * both;
-          for (size_t m = 0; m < value_dim_; ++m) {
-            x[m] += weight[m] * in[m];
-            g[m] += weight[value_dim_ + m] * in[value_dim_ + m];
-          }
-        }
-        Gate(head, x, g);
-      }
-      // From the oldest on: row t + 1 of the past is read only after row t has been written.
-      for (size_t w = 0; past != nullptr && w + 1 < taps_; ++w) {
-        std::copy_n(input(static_cast<ptrdiff_t>(length + w + 1) - static_cast<ptrdiff_t>(taps_)),
-                    both, past + w * both);
-      }
+      const float* in = call.in + first * call.in_width + h * 3 * value_dim_;
+      convolution_.Run(head, {in, call.in_width, length, past}, parts, to);
+      for (size_t t = 0; t < length; ++t) Gate(head, to(0, t), to(1, t));
     }
   }
 
@@ -182,9 +154,8 @@ class ChannelMixer : public RuntimeMixer {
   }
 
   const GatedForm form_;
-  const size_t taps_;                  // of the convolutions
   const size_t channels_;              // of all heads
-  AlignedBuffer<float> taps_of_;       // [heads, taps, 2, V]: those of i, then those of f
+  ShortConvolution convolution_;       // of each head's i and f
   AlignedBuffer<float> norm_, bound_;  // [heads, V]
 };
 
