@@ -125,15 +125,19 @@ void Stem::Features(size_t begin, size_t end) const {
   });
 }
 
-void Stem::Add(size_t begin, size_t end, float* x) const {
-  const size_t d = model_.d_model, window = model_.stem.window;
-  ForColors(begin, end, [&](size_t k, const Row* rows, size_t count) {
+void Stem::Output(const Part& part, LinearMode mode, float* y) const {
+  const size_t d = model_.d_model, window = model_.stem.window, columns = part.to - part.from;
+  const size_t skipped = Model::Packed::MatrixBytes(model_.precision, window, part.from);
+  ForColors(part.begin, part.end, [&](size_t k, const Row* rows, size_t count) {
     for (size_t i = 0; i < count; ++i) GatherFeatures(rows[i], work_.in + i * window);
-    Multiply(model_.precision, count, window, d, work_.in, window, model_.stem.colors[k].output,
-             LinearMode::kOverwrite, work_.out, d, work_.narrow);
+    Multiply(model_.precision, count, window, columns, work_.in, window,
+             model_.stem.colors[k].output + skipped, LinearMode::kOverwrite, work_.out, columns,
+             work_.narrow);
     for (size_t i = 0; i < count; ++i) {
-      float* to = x + rows[i].row * d;
-      for (size_t j = 0; j < d; ++j) to[j] += work_.out[i * d + j];
+      const float* from = work_.out + i * columns;
+      float* to = y + rows[i].row * d + part.from;
+      for (size_t j = 0; j < columns; ++j)
+        to[j] = mode == LinearMode::kAdd ? to[j] + from[j] : from[j];
     }
   });
 }

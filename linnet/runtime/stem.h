@@ -1,9 +1,9 @@
 // The causal stem of images (StemSpec) over the rows of a block (private to linnet/runtime).
 //
 //   const Stem stem(model, block, work);
-//   stem.Features(begin, end);    // of these rows; then a barrier, if others compute other rows
-//   stem.Add(begin, end, x);      // adds the stem's output to these rows of x
-//   stem.Keep();                  // once, after every member of the team has called Add()
+//   stem.Features(begin, end);   // of these rows; then a barrier, if others compute other rows
+//   stem.Output({.begin = begin, .end = end, .to = d_model}, LinearMode::kAdd, x);
+//   stem.Keep();                 // once, after every member of the team has called Output()
 #ifndef LINNET_RUNTIME_STEM_H_
 #define LINNET_RUNTIME_STEM_H_
 
@@ -19,6 +19,7 @@ struct StemWork {
   float* features;    // [rows, channels], of the block's rows; shared like x
   float* in;          // [kStemRows, inputs of a convolution]
   float* out;         // [kStemRows, outputs of a convolution]
+  float* sum;         // [rows, d_model], shared, if a team divides the columns of few rows
   std::byte* narrow;  // rounded inputs of the second convolution, in narrow models
 };
 
@@ -35,8 +36,13 @@ class Stem {
   Stem(const Model::Packed& model, const Block& block, const StemWork& work);
 
   void Features(size_t begin, size_t end) const;
-  // Needs the features of all earlier rows of the block.
-  void Add(size_t begin, size_t end, float* x) const;
+  // Writes a part of the stem's output to y [rows of the block, d_model], or adds it. Needs the
+  // features of all earlier rows of the block.
+  struct Part {
+    size_t begin, end;    // rows
+    size_t from = 0, to;  // columns; `from` is a multiple of kernels::kPanel
+  };
+  void Output(const Part& part, kernels::LinearMode mode, float* y) const;
   // Stores the features that the next block needs.
   void Keep() const;
 

@@ -142,11 +142,7 @@ class Walker {
         EmbedToken(sequence, r - block_.Row(sequence), work_.x + r * d());
       }
     }
-    if (stems()) {
-      stem_.Features(begin_, end_);
-      if (work_.shared_x) team_.Barrier();
-      stem_.Add(begin_, end_, work_.x);
-    }
+    if (stems()) AddStem();
     if (model_.embedding_norm.weight != nullptr) {
       float* rows = work_.x + begin_ * d();
       kernels::LayerNorm({end_ - begin_, d(), model_.spec.stack.norm_eps},
@@ -154,6 +150,24 @@ class Walker {
     }
     if (!first()) NarrowInputOf(stack_.parts[0]);
     if (work_.shared_x) team_.Barrier();
+  }
+
+  // x = x + the stem's output. A team divides many rows, or the columns of few.
+  void AddStem() {
+    stem_.Features(begin_, end_);
+    if (work_.shared_x || team_.size == 1) {
+      if (work_.shared_x) team_.Barrier();
+      return stem_.Output({.begin = begin_, .end = end_, .to = d()}, LinearMode::kAdd, work_.x);
+    }
+    const size_t panels = (d() + kernels::kPanel - 1) / kernels::kPanel;
+    const size_t from = team_.Begin(panels) * kernels::kPanel;
+    const size_t to = std::min(d(), team_.End(panels) * kernels::kPanel);
+    if (from < to) {
+      stem_.Output({.begin = 0, .end = rows_, .from = from, .to = to}, LinearMode::kOverwrite,
+                   work_.stem.sum);
+    }
+    team_.Barrier();
+    for (size_t i = 0; i < rows_ * d(); ++i) work_.x[i] += work_.stem.sum[i];
   }
 
   // x = [value_embedding[token] (+ above_embedding[byte above next]), pe[position]] or their sum
@@ -522,6 +536,8 @@ void TakeShared(const Model::Packed& model, const BlockSize& size, Pieces& piece
   work.sums[0] = pieces.Take(most[0] * work.group_stride);
   work.sums[1] = pieces.Take(most[1] * work.group_stride);
   work.carried = pieces.Take(size.rows * model.carried);
+  const bool divides = !model.stem.colors.empty() && size.rows <= kRedundantRows;
+  work.stem.sum = pieces.Take(divides ? size.rows * model.d_model : 0);
   TakeSquares(Needs(model, size), size.rows, pieces, work);
 }
 
