@@ -17,7 +17,7 @@ import subprocess
 import time
 
 import cli_util
-from cli_util import (IMAGE_SPEC, Case, digits, main, model, random_tensors, read_png,
+from cli_util import (COPY_SPEC, IMAGE_SPEC, Case, digits, main, model, random_tensors, read_png,
                       safetensors, tensor_shapes, write_mnist)
 
 
@@ -458,6 +458,27 @@ class Precision(Case):
         for verb in ("sample", "complete"):
             self.refuses([verb, self.images, "--out", "a.png", "--precision", "int4"], "int4", "bf16")
         self.refuses(["export", self.images, "--precision", "int8", "--out", self.images], "itself")
+
+    def test_a_stem_is_described_and_narrowed_but_not_exported(self):
+        path = self.write("stem.safetensors", model(IMAGE_SPEC, stem_channels=6))
+        self.assertIn("convolutions over 4 x 7 pixels to 6 channels, and over 3 x 5", self.linnet("info", path))
+        self.assertEqual(self.linnet_json("info", path)["spec"]["stem_channels"], 6)
+        for form in ("pth", "safetensors"):
+            self.refuses(["export", path, "--format", form, "--out", "a"], path, "it has a stem", "--precision")
+            self.assertFalse((self.dir / "a").exists())
+        self.linnet("export", path, "--precision", "int8", "--out", "int8.safetensors")
+        data = (self.dir / "int8.safetensors").read_bytes()
+        header = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
+        self.assertEqual(header["stem.output.0.weight"]["dtype"], "I8")
+        self.assertEqual(header["stem.features.0.weight"]["dtype"], "F32")
+        self.linnet("export", "int8.safetensors", "--precision", "f32", "--out", "wide.safetensors")
+        for name, options in (("int8", []), ("wide", ["--precision", "int8"])):
+            self.linnet("sample", f"{name}.safetensors", *options, "--count", 1, "--seed", 0, "--out", f"{name}.png")
+        self.assertEqual((self.dir / "int8.png").read_bytes(), (self.dir / "wide.png").read_bytes())
+        bad = self.write("bad.safetensors", safetensors({**IMAGE_SPEC, "stem_channels": -1}, random_tensors(IMAGE_SPEC)))
+        self.refuses(["info", bad], "stem_channels is -1")
+        self.refuses(["info", self.write("bad.safetensors", model(COPY_SPEC, stem_channels=4))],
+                     "a stem is for images")
 
     def test_damaged_narrow_files(self):
         path = self.dir / "int8.safetensors"

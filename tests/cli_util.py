@@ -34,6 +34,9 @@ def tensor_shapes(spec):
     outputs = spec["classes"] if spec["head"] == "categorical" else 3 * spec["mixtures"]
     shapes = {"value_embedding.weight": [vocabulary, spec["value_embedding"]],
               "pos_embedding.pe": [1, spec["max_length"], d - spec["value_embedding"]]}
+    if channels := spec.get("stem_channels", 0):  # windows of 4 x 7 and 3 x 5, gray images
+        shapes |= {"stem.features.0.weight": [channels, 24], "stem.features.0.bias": [channels],
+                   "stem.output.0.weight": [d, 13 * channels], "stem.output.0.bias": [d]}
     linear = {}
     for i in range(spec["layers"]):
         layer = f"transformer.layers.{i}."

@@ -37,6 +37,7 @@ ModelSpec Ragged(const std::string& task, Activation activation, bool grid,
     if (grid) {
       spec.input.positions = Positions::kGrid, spec.input.pixel_above = true;
       spec.stack.d_model = 20, spec.stack.norm_first = true;
+      spec.input.stem = {.channels = 5, .rows = 3, .columns = 5};
     }
     return spec;
   }
@@ -54,7 +55,7 @@ ModelSpec Ragged(const std::string& task, Activation activation, bool grid,
 struct ParityCase {
   std::string task;
   Activation activation;
-  bool grid = false;  // grid positions, pixel above, norm first
+  bool grid = false;  // grid positions, pixel above, a stem, norm first
   std::string name = "elu";
   std::vector<MixerSpec> pattern = {MixerSpec()};
 };

@@ -122,7 +122,8 @@ class TrainTest(unittest.TestCase):
         # 25 images in batches of 4: the run spans several epochs and their shuffles.
         whole, broken = self.kill_and_resume(
             ["images", *TINY, "--data", mnist, "--validate-every", "5", "--positions", "grid", "--pixel-above",
-             "--norm-first", "--ema", "0.9", "--accumulate", "2", "--checkpoint-layers", "--dropout", "0.1"], 24)
+             "--stem", "3", "--convolution", "2", "--norm-first", "--ema", "0.9", "--accumulate", "2",
+             "--checkpoint-layers", "--dropout", "0.1"], 24)
         self.assertEqual(tensors(whole / "model.safetensors"), tensors(broken / "model.safetensors"))
 
     def test_checkpointed_layers_change_nothing(self):

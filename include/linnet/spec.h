@@ -7,9 +7,9 @@
 //   std::string json = linnet::ToJson(spec);
 //
 // Tokens x_0 .. x_{L-1} are embedded (value embedding beside sine positions; for images optionally
-// the byte's row and column and the byte above it), go through the layers, and a linear head
-// predicts x_{t+1} from the output at t. In speech, x_t are projected windows of filterbank frames,
-// and the head predicts the phone spoken at t, or none.
+// the byte's row and column, the byte above it and a stem), go through the layers, and a linear
+// head predicts x_{t+1} from the output at t. In speech, x_t are projected windows of filterbank
+// frames, and the head predicts the phone spoken at t, or none.
 #ifndef LINNET_SPEC_H_
 #define LINNET_SPEC_H_
 
@@ -105,6 +105,23 @@ enum class NetworkKind : uint8_t {
 enum class TextUnit : uint8_t { kByte, kCharacter, kToken };
 enum class BandNorm : uint8_t { kUtterance, kCorpus };
 
+// A causal stem of images: two masked 2-D convolutions, whose result is added to the embedding.
+//
+// Position t predicts byte n = t + 1, which is color k of the pixel in row y and column x. Then
+//   u[n] are the bytes before byte n in rows y - rows + 1 .. y and columns x - columns / 2 ..
+//     x + columns / 2, each divided by 128, minus 1
+//   h[n] = gelu(V_k u[n] + a_k) are the features of byte n
+//   g[n] are the features h[m] of color k, m <= n, in rows y - second_rows + 1 .. y and columns
+//     x - second_columns / 2 .. x + second_columns / 2
+// and W_k g[n] + b_k is added to the embedding at position t. Each color has its own weights. u and
+// g are in raster order. Bytes and features outside the image are zeros, and so is h[0], which no
+// position computes.
+struct StemSpec {
+  int channels = 0;  // of h; 0: no stem
+  int rows = 4, columns = 7;
+  int second_rows = 3, second_columns = 5;
+};
+
 struct InputSpec {
   int vocabulary = 256;  // tokens 0 .. vocabulary - 1
   int max_length = 783;  // positions seen in training; sine positions continue beyond
@@ -113,6 +130,7 @@ struct InputSpec {
   Positions positions = Positions::kSequence;
   // Adds an embedding of the byte above the byte to predict.
   bool pixel_above = false;
+  StemSpec stem = {};
   bool norm = false;  // a norm of the embeddings, before the first layer
 };
 
@@ -214,7 +232,7 @@ struct LINNET_API ModelSpec {
                                                 : stack.d_model - input.value_embedding;
   }
   // Number of past tokens that the embedding uses besides the current one.
-  int Reach() const { return input.pixel_above ? image()->RowBytes() - 1 : 0; }
+  int Reach() const;
 };
 
 LINNET_API bool operator==(const ModelSpec& a, const ModelSpec& b);

@@ -111,6 +111,11 @@ void Run(const ExportArguments& options) {
   if (folder) return WriteFolder(checkpoint, options);
   if (options.precision) return WriteSmaller(checkpoint, options);
   const ModelSpec& spec = checkpoint.spec();
+  if (spec.input.stem.channels > 0) {
+    throw InputError(options.model,
+                     ": it has a stem, which fast-transformers has not; only --precision can "
+                     "export it");
+  }
 
   PyTorchWriter pytorch;
   SafetensorsWriter safetensors;

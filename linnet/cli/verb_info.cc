@@ -122,6 +122,10 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
   line("positions", spec.input.max_length,
        spec.input.positions == Positions::kGrid ? ", by row and column too" : "",
        spec.input.pixel_above ? "; the byte above is an input" : "");
+  if (const StemSpec& stem = spec.input.stem; stem.channels > 0) {
+    line("stem", "convolutions over ", stem.rows, " x ", stem.columns, " pixels to ", stem.channels,
+         " channels, and over ", stem.second_rows, " x ", stem.second_columns);
+  }
   line("parameters", FormatCount(info["parameters"].get<double>()), " (", info["parameters"], ")");
   line("weights", bytes("weight_bytes"), " in fp32; the file has ", bytes("file_bytes"),
        ", matrices in ", info["precision"].get<std::string>());

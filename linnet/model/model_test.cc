@@ -8,6 +8,7 @@
 #include "linnet/error.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/model/precision.h"
 #include "linnet/model/spec.h"
 
 namespace linnet {
@@ -85,6 +86,55 @@ TEST(ModelSpec, RefusesInvalidFields) {
         "{\"activation\": \"tanh\"}", "{\"norm_eps\": 0}"}) {
     const std::string message = SpecError(bad);
     EXPECT_EQ(message.rfind("here: ", 0), 0u) << bad << " -> " << message;
+  }
+}
+
+// Files of models without a stem are unchanged; windows are written even at their defaults.
+TEST(ModelSpec, AStemAddsItsFieldsAndTensors) {
+  ModelSpec spec = TinyImages();
+  EXPECT_EQ(ToJson(spec).find("stem"), std::string::npos);
+  EXPECT_EQ(spec.Reach(), 0);
+  const size_t tensors = TensorTable(spec).size();
+  spec.image()->width = 2, spec.image()->height = 2, spec.image()->channels = 3;
+  spec.input.stem = {.channels = 5, .rows = 2, .columns = 3, .second_columns = 1};
+  EXPECT_EQ(FromJson(ToJson(spec), "x"), spec);
+  EXPECT_NE(ToJson(spec).find("\"stem_second_rows\":3"), std::string::npos);
+  // From the bytes of one row and one pixel back, and two bytes of the pixel, to the current one.
+  EXPECT_EQ(spec.Reach(), 6 + 3 + 1);
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const TensorInfo& info : TensorTable(spec)) shapes[info.name] = info.shape;
+  EXPECT_EQ(shapes.size(), tensors + 12);
+  for (int64_t k = 0; k < 3; ++k) {
+    const std::string features = StrCat("stem.features.", k), output = StrCat("stem.output.", k);
+    EXPECT_EQ(shapes.at(features + ".weight"), (std::vector<int64_t>{5, (3 + 1) * 3 + k}));
+    EXPECT_EQ(shapes.at(features + ".bias"), (std::vector<int64_t>{5}));
+    EXPECT_EQ(shapes.at(output + ".weight"), (std::vector<int64_t>{8, (2 + 1) * 5}));
+    EXPECT_EQ(shapes.at(output + ".bias"), (std::vector<int64_t>{8}));
+    EXPECT_EQ(StoredAs(spec, features + ".weight", Precision::kInt8), DType::kF32);
+    EXPECT_EQ(StoredAs(spec, output + ".weight", Precision::kInt8), DType::kI8);
+    EXPECT_EQ(StoredAs(spec, output + ".bias", Precision::kInt8), DType::kF32);
+  }
+}
+
+TEST(ModelSpec, RefusesInvalidStems) {
+  for (const auto& [fields, says] : std::vector<std::pair<std::string, std::string>>{
+           {R"("stem_channels": -1)", "stem_channels is -1; it must be between 0 and 4096"},
+           {R"("stem_channels": 4097)", "stem_channels is 4097"},
+           {R"("stem_channels": 8, "stem_rows": 0)", "stem_rows is 0"},
+           {R"("stem_channels": 8, "stem_rows": 17)", "stem_rows is 17"},
+           {R"("stem_channels": 8, "stem_columns": 1)", "stem_columns is 1"},
+           {R"("stem_channels": 8, "stem_columns": 65)", "stem_columns is 65"},
+           {R"("stem_channels": 8, "stem_columns": 6)", "both must be odd"},
+           {R"("stem_channels": 8, "stem_second_columns": 2)", "both must be odd"},
+           {R"("stem_channels": 8, "stem_second_rows": 99)", "stem_second_rows is 99"},
+           {R"("stem_channels": "8")", "'stem_channels' cannot be"},
+           {R"("stem_channels": 8, "stem_colums": 3)", "did you mean 'stem_columns'"},
+           {R"("task": "copy", "head": "categorical", "classes": 256, "stem_channels": 8)",
+            "a stem is for images; set stem_channels to 0"}}) {
+    const std::string message = ErrorOf(StrCat("{", fields, "}"));
+    EXPECT_TRUE(message.starts_with("here: ")) << fields << " -> " << message;
+    EXPECT_NE(message.find(says), std::string::npos) << fields << " -> " << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
   }
 }
 

@@ -24,7 +24,8 @@ bool IsMatrix(std::string_view name) {
   return name.ends_with("_projection.weight") || name.ends_with("_proj.weight") ||
          name.ends_with("_proj.0.weight") || name.ends_with(".linear1.weight") ||
          name.ends_with(".gate.weight") || name.ends_with(".linear2.weight") ||
-         name == "predictor.weight" || name.starts_with("lstm.weight_");
+         name == "predictor.weight" || name.starts_with("lstm.weight_") ||
+         (name.starts_with("stem.output.") && name.ends_with(".weight"));
 }
 
 Precision PredictorPrecision(const ModelSpec& spec, Precision precision) {

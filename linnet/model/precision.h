@@ -22,14 +22,14 @@
 namespace linnet {
 
 // Whether a tensor of a model's table is a matrix that multiplies activations: the projections, the
-// feed-forward layers, the predictor, the LSTM's weights.
+// feed-forward layers, the predictor, the LSTM's weights, the second convolution of a stem.
 bool IsMatrix(std::string_view tensor_name);
 
 // The type of a tensor in a file of that precision. In bf16 and int8 files, embeddings, categorical
 // predictors and frame projections are BF16. A tied predictor is as narrow as the other matrices,
 // since it is most of a small text model. A logistics predictor is small and stays F32: int8 would
 // cost 0.09 bits/dim on the digits, where int8 in all other matrices costs 0.003. All other tensors
-// stay F32.
+// stay F32; so does a stem's first convolution, which reads few bytes.
 DType StoredAs(const ModelSpec& spec, std::string_view tensor_name, Precision precision);
 // The precision of the predictor and of the frame projection in such a file.
 Precision PredictorPrecision(const ModelSpec& spec, Precision precision);

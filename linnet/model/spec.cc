@@ -15,6 +15,7 @@
 #include "linnet/base/utf8.h"
 #include "linnet/error.h"
 #include "linnet/io/json.h"
+#include "linnet/model/stem.h"
 #include "linnet/vocabulary.h"
 
 namespace linnet {
@@ -80,6 +81,11 @@ void VisitFields(Spec& spec, Visit visit) {
   visit("value_embedding", spec.input.value_embedding);
   visit("positions", spec.input.positions);
   visit("pixel_above", spec.input.pixel_above);
+  visit("stem_channels", spec.input.stem.channels);
+  visit("stem_rows", spec.input.stem.rows);
+  visit("stem_columns", spec.input.stem.columns);
+  visit("stem_second_rows", spec.input.stem.second_rows);
+  visit("stem_second_columns", spec.input.stem.second_columns);
   visit("embedding_norm", spec.input.norm);
   visit("tied", spec.head.tied);
   visit("head", spec.head.kind);
@@ -206,6 +212,9 @@ void DropUnused(const ModelSpec& spec, json& object) {
   // Unknown to earlier versions.
   drop({"feed_forward", "norm", "head_bias", "embedding_norm"});
   if (spec.text() && spec.text()->tokenizer.empty()) object.erase("tokenizer");
+  if (spec.input.stem.channels == 0) {
+    drop({"stem_channels", "stem_rows", "stem_columns", "stem_second_rows", "stem_second_columns"});
+  }
   if (!spec.ReadsFrames()) drop({"network", "convolution"});
   if (!spec.text()) drop({"tied"});
   if (spec.text() || spec.ReadsFrames()) drop({"mixtures", "positions", "pixel_above"});
@@ -275,6 +284,7 @@ class Validator {
     Stack();
     CarriedValues();
     Input();
+    Stem(spec_.input.stem);
     Head();
     if (const ImageSpec* image = spec_.image()) Image(*image);
     if (const TextSpec* text = spec_.text()) Text(*text);
@@ -384,6 +394,19 @@ class Validator {
             d_model - input.value_embedding, "; positions need an even number of dimensions");
     Require(int64_t{input.max_length} * spec_.PositionDims() <= int64_t{1} << 30,
             "max_length x position dimensions is more than 2^30");
+  }
+
+  void Stem(const StemSpec& stem) const {
+    constexpr int kMostRows = 16, kMostColumns = 63;
+    InRange("stem_channels", stem.channels, 0, 4096);
+    Require(stem.channels == 0 || spec_.image() != nullptr,
+            "a stem is for images; set stem_channels to 0");
+    InRange("stem_rows", stem.rows, 1, kMostRows);
+    InRange("stem_columns", stem.columns, 3, kMostColumns);
+    InRange("stem_second_rows", stem.second_rows, 1, kMostRows);
+    InRange("stem_second_columns", stem.second_columns, 1, kMostColumns);
+    Require(stem.columns % 2 == 1 && stem.second_columns % 2 == 1, "stem_columns is ", stem.columns,
+            " and stem_second_columns ", stem.second_columns, "; both must be odd");
   }
 
   void Head() const {
@@ -504,6 +527,12 @@ bool ModelSpec::Causal() const {
                      [](const MixerSpec& mixer) { return FindMixer(mixer).always_causal; });
 }
 
+int ModelSpec::Reach() const {
+  const int above = input.pixel_above ? image()->RowBytes() - 1 : 0;
+  const int stem = input.stem.channels > 0 ? StemBytes(*this).Reach() : 0;
+  return std::max(above, stem);
+}
+
 void Validate(const ModelSpec& spec, const std::string& where) { Validator(spec, where).Run(); }
 
 std::string ToJson(const ModelSpec& spec, int indent) {
@@ -569,6 +598,7 @@ class Table {
     if (input.pixel_above) {
       Add("above_embedding.weight", {int64_t{input.vocabulary} + 1, input.value_embedding});
     }
+    if (input.stem.channels > 0) Stem(spec_.image()->channels);
     if (input.norm) Norm("embedding_norm");
     if (spec_.encoder_decoder()) {
       Stack("encoder", /*decoder=*/false);
@@ -592,6 +622,14 @@ class Table {
   void Norm(const std::string& name) {
     Add(name + ".weight", {d_});
     if (spec_.stack.norm == NormKind::kLayer) Add(name + ".bias", {d_});
+  }
+
+  void Stem(int colors) {
+    for (int k = 0; k < colors; ++k) {
+      const int channels = spec_.input.stem.channels;
+      Linear(StemFeaturesName(k), channels, StemBytes(spec_).Inputs(k));
+      Linear(StemOutputName(k), d_, int64_t{channels} * StemFeatures(spec_).Inputs(k));
+    }
   }
 
   void Lstm(int64_t inputs) {

@@ -68,6 +68,8 @@ bool SameMixer(const MixerSpec& a, const MixerSpec& b);
 //   pos_embedding.pe [1, max_length, PositionDims()], unless PositionDims() is 0
 //   above_embedding.weight [vocabulary + 1, value_embedding] if pixel_above; last row: no byte
 //     above
+//   images with a stem, for each color k (stem.h): stem.features.K.weight [channels, bytes of the
+//     window], stem.output.K.weight [d_model, features of the window], and their biases
 //   predictor.{weight,bias}; no bias unless head.bias
 //   embedding_norm, if input.norm
 //   RMS norms have no bias; a gated feed-forward block has linear1, gate and linear2 without

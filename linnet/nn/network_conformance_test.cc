@@ -32,6 +32,7 @@ ModelSpec Images(const MixerSpec& mixer) {
   ModelSpec spec = Network(mixer);
   spec.input.value_embedding = 8, spec.input.max_length = 23;
   spec.input.positions = Positions::kGrid, spec.input.pixel_above = true;
+  spec.input.stem = {.channels = 3};
   spec.part = ImageSpec{.width = 6, .height = 4};
   return spec;
 }

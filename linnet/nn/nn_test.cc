@@ -101,6 +101,7 @@ TEST(SequenceModel, WeightsLoadIntoAnotherMixer) {
   refuses("activation", [](ModelSpec& s) { s.stack.activation = Activation::kGelu; });
   refuses("norm_first", [](ModelSpec& s) { s.stack.norm_first = true; });
   refuses("pixel_above", [](ModelSpec& s) { s.input.pixel_above = true; });
+  refuses("stem_channels", [](ModelSpec& s) { s.input.stem.channels = 2; });
   refuses("value_embedding",
           [](ModelSpec& s) { s.input.value_embedding = 8, s.input.positions = Positions::kGrid; });
 

@@ -29,6 +29,10 @@ SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOption
     above_embedding_ = torch::nn::Embedding(spec.input.vocabulary + 1, spec.input.value_embedding);
     register_module("above_embedding", above_embedding_);
   }
+  if (spec.input.stem.channels > 0) {
+    stem_ = Stem(spec);
+    register_module("stem", stem_);
+  }
   if (spec.input.norm) {
     embedding_norm_ = Norm(spec.stack.d_model, spec.stack.norm, spec.stack.norm_eps);
     register_module("embedding_norm", embedding_norm_);
@@ -80,6 +84,7 @@ Tensor SequenceModelImpl::Hidden(const Tensor& tokens) {
   }
   Tensor x = Values(tokens, above);
   if (!pos_embedding_.is_empty()) x = pos_embedding_->Place(x);
+  if (!stem_.is_empty()) x = x + stem_(tokens);
   return transformer_.batch(dropout_(Normed(x)), Mask{.causal = true});
 }
 
@@ -102,6 +107,7 @@ Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceS
   }
   Tensor x = Values(tokens, above);
   if (!pos_embedding_.is_empty()) x = pos_embedding_->Place(x.unsqueeze(1), position).squeeze(1);
+  if (!stem_.is_empty()) x = x + stem_->step(tokens, position, state.stem);
   if (state.layers.empty()) {
     state.layers.resize(static_cast<size_t>(spec().stack.layers()));
     for (MixerState& layer : state.layers) layer.capacity = spec().input.max_length;

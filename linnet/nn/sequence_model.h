@@ -16,6 +16,7 @@
 #include <string>
 
 #include "linnet/nn/network.h"
+#include "linnet/nn/stem.h"
 
 namespace linnet::nn {
 
@@ -24,6 +25,7 @@ struct SequenceState {
   RecurrentState layers;
   // With pixel_above: the last tokens read, at most one image row, [N, <= RowBytes].
   torch::Tensor recent;
+  StemState stem;
 };
 
 class SequenceModelImpl : public Network {
@@ -53,6 +55,7 @@ class SequenceModelImpl : public Network {
   torch::nn::Embedding value_embedding_ = nullptr;  // null if the head's weights are the embedding
   torch::nn::Embedding above_embedding_ = nullptr;
   PositionalEmbedding pos_embedding_ = nullptr;
+  Stem stem_ = nullptr;            // null unless the spec has one
   Norm embedding_norm_ = nullptr;  // null unless the spec has one
   Transformer transformer_;
   torch::nn::Linear predictor_;

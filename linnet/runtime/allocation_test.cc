@@ -69,6 +69,7 @@ void ExpectNoAllocations(const Checkpoint& checkpoint) {
 TEST(Allocations, StepsDoNotAllocate) {
   ExpectNoAllocations(Checkpoint::Open("models/digits.safetensors"));
   ExpectNoAllocations(Hybrid().checkpoint());
+  ExpectNoAllocations(StemmedColor().checkpoint());
   const size_t before = allocations;
   { std::vector<float> one(1); }
   const AlignedBuffer<float> another(1);

@@ -11,6 +11,7 @@
 #include "linnet/kernels/test_util.h"
 #include "linnet/runtime/narrow.h"
 #include "linnet/runtime/test_models.h"
+#include "linnet/runtime/test_runs.h"
 
 namespace linnet {
 namespace {
@@ -20,23 +21,6 @@ using kernels::OnEachIsa;
 using kernels::TestName;
 
 LINNET_SUITE_ON_EACH_ISA(RuntimeTest);
-
-// Compares a prefix up to `cut`, then steps, with the reference.
-void CheckCut(const std::shared_ptr<const Model>& model, const std::vector<Doubles>& want,
-              const Tokens& tokens, size_t cut, int threads, double tolerance = 1e-4) {
-  Engine engine(model, {.threads = threads});
-  const size_t width = engine.output_size();
-  State state = engine.NewState(1);
-  Floats got(tokens.size() * width);
-  if (cut > 0) {
-    engine.Prefix(state, std::span(tokens).first(cut), cut, std::span(got).first(cut * width));
-  }
-  for (size_t t = cut; t < tokens.size(); ++t) {
-    engine.Step(state, std::span(tokens).subspan(t, 1), std::span(got).subspan(t * width, width));
-  }
-  EXPECT_EQ(state.position(), tokens.size());
-  EXPECT_LT(Worst(got, want), tolerance) << "cut at " << cut << ", threads " << threads;
-}
 
 TEST_P(RuntimeTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
   const Tokens tokens = Images().RandomTokens(19, 0);
@@ -92,37 +76,6 @@ TEST_P(RuntimeTest, OtherAttentionsRunInNarrowPrecision) {
       CheckCut(narrow, model.Outputs(tokens, *narrow, cut), tokens, cut, 2, 0.02);
     }
   }
-}
-
-// Outputs of sequence `which` of `batch`, for a prefix and then steps.
-Floats RunOne(const TestModel& model, int threads, size_t batch, size_t which, size_t prefix,
-              size_t steps, std::shared_ptr<const Model> as = nullptr) {
-  Engine engine(as ? as : model.model, {.threads = threads});
-  const size_t width = engine.output_size();
-  std::vector<Tokens> tokens;
-  Tokens block;
-  for (size_t i = 0; i < batch; ++i) {
-    // The tested sequence is the same in every batch.
-    tokens.push_back(model.RandomTokens(prefix + steps, i == which ? 1000 : i));
-    block.insert(block.end(), tokens[i].begin(),
-                 tokens[i].begin() + static_cast<ptrdiff_t>(prefix));
-  }
-  State state = engine.NewState(batch);
-  Floats out(batch * prefix * width), result;
-  const auto keep = [&](size_t rows) {
-    const auto begin = out.begin() + static_cast<ptrdiff_t>(which * rows * width);
-    result.insert(result.end(), begin, begin + static_cast<ptrdiff_t>(rows * width));
-  };
-  engine.Prefix(state, block, prefix, out);
-  keep(prefix);
-  out.resize(batch * width);
-  for (size_t t = prefix; t < prefix + steps; ++t) {
-    Tokens next;
-    for (const Tokens& sequence : tokens) next.push_back(sequence[t]);
-    engine.Step(state, next, out);
-    keep(1);
-  }
-  return result;
 }
 
 TEST_P(RuntimeTest, ResultsDoNotDependOnThreadsOrBatch) {

@@ -11,6 +11,7 @@
 #include "linnet/base/hash.h"
 #include "linnet/error.h"
 #include "linnet/kernels/mixture_of_logistics.h"
+#include "linnet/model/stem.h"
 #include "linnet/runtime/packed_model.h"
 #include "linnet/runtime/packer.h"
 
@@ -52,6 +53,7 @@ class StackPacker {
       model_.input_projection = packer_.Columns(model_.predictor_precision(), "input_projection",
                                                 model_.value_embedding, inputs, 0, inputs, true);
     }
+    for (size_t k = 0; k < model_.stem.colors.size(); ++k) Stem(k);
     if (model_.spec.input.norm) model_.embedding_norm = packer_.Norm("embedding_norm");
     if (model_.spec.encoder_decoder()) {
       Stack(model_.encoder, "encoder", /*decoder=*/false);
@@ -64,6 +66,16 @@ class StackPacker {
   }
 
  private:
+  void Stem(size_t k) {
+    const PackedStem& stem = model_.stem;
+    PackedStem::Color& color = model_.stem.colors[k];
+    const int number = static_cast<int>(k);
+    color.features = packer_.Columns(Precision::kF32, StemFeaturesName(number), stem.channels,
+                                     color.bytes, 0, color.bytes, true);
+    color.output = packer_.Columns(model_.precision, StemOutputName(number), model_.d_model,
+                                   stem.window, 0, stem.window, true);
+  }
+
   void Lstm() {
     const size_t d = model_.d_model;
     model_.lstm.clear();
@@ -222,9 +234,23 @@ std::vector<PackedPart> Parts(const ModelSpec& spec, Precision precision, const 
   return parts;
 }
 
-// The state layout of the parts of the stack before the predictor; sets each part's index in it.
+// The stem of a spec, without weights.
+PackedStem StemOf(const ModelSpec& spec) {
+  PackedStem stem;
+  if (spec.input.stem.channels == 0) return stem;
+  stem.channels = Size(spec.input.stem.channels);
+  stem.window = stem.channels * Size(StemFeatures(spec).Inputs(0));
+  for (int k = 0; k < spec.image()->channels; ++k) {
+    stem.colors.push_back({.bytes = Size(StemBytes(spec).Inputs(k))});
+  }
+  return stem;
+}
+
+// The state layout of the stem and the parts of the stack before the predictor; sets their index in
+// it. The stem's state comes last: the features of the last bytes, those of byte n at n modulo
+// their number.
 std::shared_ptr<const StateLayout> Layout(const ModelSpec& spec, Precision precision, bool steps,
-                                          std::vector<PackedPart>& parts) {
+                                          std::vector<PackedPart>& parts, PackedStem& stem) {
   auto layout = std::make_shared<StateLayout>();
   layout->first_capacity = RoundUp(Size(spec.input.max_length), kCapacityStep);
   layout->keeps_tokens = !steps && !spec.ReadsFrames();
@@ -245,6 +271,13 @@ std::shared_ptr<const StateLayout> Layout(const ModelSpec& spec, Precision preci
     if (!steps || size.Floats(1) == 0) continue;
     part.state = layout->parts.size();
     layout->parts.push_back(size);
+  }
+  if (steps && !stem.colors.empty()) {
+    const size_t floats = Size(StemFeatures(spec).Reach()) * stem.channels;
+    if (floats > 0) {
+      stem.state = layout->parts.size();
+      layout->parts.push_back({.fixed = RoundUp(floats, kCacheLine / sizeof(float))});
+    }
   }
   return layout;
 }
@@ -269,7 +302,8 @@ std::shared_ptr<const StateLayout> MakeStateLayout(const ModelSpec& spec, Precis
     parts =
         Parts(spec, precision, StackName(spec), spec.Causal(), spec.encoder_decoder(), no_tensor);
   }
-  return Layout(spec, precision, Steps(spec), parts);
+  PackedStem stem = StemOf(spec);
+  return Layout(spec, precision, Steps(spec), parts, stem);
 }
 
 Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
@@ -317,7 +351,8 @@ void Model::Packed::Cut(const Checkpoint& checkpoint) {
     encoder.causal = false;
     if (pair) encoder.parts = Parts(spec, precision, "encoder", false, false, tensors);
   }
-  layout = Layout(spec, precision, steps_, stack.parts);
+  stem = StemOf(spec);
+  layout = Layout(spec, precision, steps_, stack.parts, stem);
   size_t inputs = spec.lstm() ? 2 * d_model : d_model;
   for (const PackedStack* one : {&stack, &encoder}) {
     for (const PackedPart& part : one->parts) {
@@ -333,6 +368,7 @@ void Model::Packed::Cut(const Checkpoint& checkpoint) {
       }
     }
   }
+  inputs = std::max(inputs, stem.window);
   if (spec.ReadsFrames()) inputs = std::max(inputs, Size(spec.speech()->Inputs()));
   if (precision == Precision::kInt8 && inputs > kernels::kMostInt8Inputs) {
     throw InputError(path, ": its matrices are too wide for int8 (", inputs, " inputs, at most ",

@@ -31,6 +31,7 @@
 #include "linnet/model/checkpoint.h"
 #include "linnet/model/gated_ref.h"
 #include "linnet/model/rwkv7_ref.h"
+#include "linnet/model/stem_ref.h"
 #include "linnet/runtime/narrow.h"
 #include "linnet/runtime/packed_model.h"
 #include "linnet/vocabulary.h"
@@ -391,8 +392,13 @@ class ModelRef {
     return {from.begin(), from.end()};
   }
 
-  Rows Embedded(const std::vector<int32_t>& tokens) const {
-    Rows x;
+  Rows Embedded(const std::vector<int32_t>& tokens) {
+    Rows x, stem;
+    if (spec_.input.stem.channels > 0) {
+      stem = StemRef(spec_, tokens, [&](const std::string& name, const Row& row) {
+        return Linear(name, {row})[0];
+      });
+    }
     const size_t width = Size(spec_.input.value_embedding);
     for (size_t t = 0; t < tokens.size(); ++t) {
       x.push_back(RowOf(spec_.head.tied ? "predictor.weight" : "value_embedding.weight",
@@ -409,6 +415,7 @@ class ModelRef {
       }
       Place(t, x[t]);
     }
+    if (!stem.empty()) x = Sum(std::move(x), stem);
     return spec_.input.norm ? Norm(x, "embedding_norm") : x;
   }
 
@@ -690,6 +697,7 @@ class ModelRef {
     return matrix;
   }
   Precision PrecisionOf(const std::string& tensor) const {
+    if (tensor.starts_with("stem.features.")) return Precision::kF32;
     const bool outer = tensor == "predictor.weight" || tensor == "input_projection.weight";
     return outer ? PredictorPrecision(spec_, precision_) : precision_;
   }

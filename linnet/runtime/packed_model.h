@@ -85,6 +85,19 @@ struct PackedLstm {
   PackedMatrix recurrent = nullptr;  // from its own previous output
 };
 
+// The causal stem of images (StemSpec).
+struct PackedStem {
+  struct Color {
+    size_t bytes = 0;                 // inputs of `features`
+    PackedMatrix features = nullptr;  // in f32: bytes -> channels
+    PackedMatrix output = nullptr;    // features -> d_model
+  };
+  std::vector<Color> colors;  // empty: the model has no stem
+  size_t channels = 0;
+  size_t window = 0;        // features in the window of the second convolution, times `channels`
+  size_t state = SIZE_MAX;  // index in StateLayout::parts; SIZE_MAX: no state
+};
+
 struct LINNET_HIDDEN Model::Packed {
   Packed(const Checkpoint& checkpoint, Precision precision);
 
@@ -123,6 +136,7 @@ struct LINNET_HIDDEN Model::Packed {
   std::vector<PackedLstm>
       lstm;  // per layer: forward, then backward direction; if present, `stack` is empty
   kernels::LayerNormParameters embedding_norm{};  // null: none
+  PackedStem stem;
   PackedMatrix predictor = nullptr;
   PackedMatrix input_projection = nullptr;           // of frames; in the predictor's precision
   AlignedBuffer<float> input_mean, input_deviation;  // of frames, [bands]; empty: none

@@ -72,6 +72,21 @@ inline ModelSpec WideImages() {
   return spec;
 }
 
+// A stem: gray images narrower than its window.
+inline ModelSpec StemImages() {
+  ModelSpec spec = WideImages();
+  spec.input.stem = {.channels = 9};
+  return spec;
+}
+
+// The same in color, in images longer than a block, beside every other option of images.
+inline ModelSpec StemInColor() {
+  ModelSpec spec = GridImages();
+  spec.input.stem = {.channels = 6, .rows = 3, .columns = 5, .second_rows = 2, .second_columns = 3};
+  spec.input.norm = true, spec.stack.convolution = 4;
+  return spec;
+}
+
 // Added positions; embedding and head share one matrix.
 inline ModelSpec TiedText() {
   ModelSpec spec = RaggedImages();
@@ -190,6 +205,14 @@ inline const TestModel& Grid() {
 }
 inline const TestModel& Wide() {
   static const TestModel model(WideImages());
+  return model;
+}
+inline const TestModel& Stemmed() {
+  static const TestModel model(StemImages());
+  return model;
+}
+inline const TestModel& StemmedColor() {
+  static const TestModel model(StemInColor());
   return model;
 }
 inline const TestModel& Text() {

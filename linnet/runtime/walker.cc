@@ -24,7 +24,13 @@ class Walker {
  public:
   Walker(const Model::Packed& model, const PackedStack& stack, const Block& block,
          const Workspace& work, const Team& team)
-      : model_(model), stack_(stack), block_(block), work_(work), team_(team), rows_(block.rows()) {
+      : model_(model),
+        stack_(stack),
+        block_(block),
+        work_(work),
+        team_(team),
+        stem_(model, block, work.stem),
+        rows_(block.rows()) {
     // The rows that this member embeds and normalizes.
     begin_ = work.shared_x ? team.Begin(rows_) : 0;
     end_ = work.shared_x ? team.End(rows_) : rows_;
@@ -57,6 +63,8 @@ class Walker {
       Normalize(work_.x, nullptr, 1, stack_.final_norm);
       if (work_.shared_x) team_.Barrier();
     }
+    // The parts' barriers come after every member's last use of the stem's state.
+    if (stems() && team_.member == 0) stem_.Keep();
   }
 
   // Writes the head's outputs; each member computes a range of them.
@@ -108,18 +116,20 @@ class Walker {
   size_t d() const { return model_.d_model; }
   bool first() const { return model_.spec.stack.norm_first; }
   bool encodes() const { return &stack_ == &model_.encoder; }
+  bool stems() const { return !model_.stem.colors.empty(); }
 
   // The row of above_embedding for the token that follows position t of the block.
   size_t Above(size_t sequence, size_t t) const {
     const size_t row_bytes = static_cast<size_t>(model_.spec.image()->RowBytes());
     const size_t next = block_.Position(sequence) + block_.ahead + t + 1;
     if (next < row_bytes) return static_cast<size_t>(model_.spec.input.vocabulary);
-    const size_t at = next - row_bytes, reach = row_bytes - 1;
+    const size_t at = next - row_bytes;
     if (at < block_.Position(sequence)) {
       return static_cast<size_t>(
-          block_.recent[block_.Place(sequence) * block_.recent_stride + at % reach]);
+          block_.recent[block_.Place(sequence) * block_.recent_stride + at % model_.layout->reach]);
     }
-    return static_cast<size_t>((block_.tokens + block_.Input(sequence) + t)[-ptrdiff_t(reach)]);
+    const int32_t* token = block_.tokens + block_.Input(sequence) + t;
+    return static_cast<size_t>(token[1 - static_cast<ptrdiff_t>(row_bytes)]);
   }
 
   void Embed() {
@@ -132,6 +142,7 @@ class Walker {
         EmbedToken(sequence, r - block_.Row(sequence), work_.x + r * d());
       }
     }
+    if (stems()) AddStem();
     if (model_.embedding_norm.weight != nullptr) {
       float* rows = work_.x + begin_ * d();
       kernels::LayerNorm({end_ - begin_, d(), model_.spec.stack.norm_eps},
@@ -139,6 +150,24 @@ class Walker {
     }
     if (!first()) NarrowInputOf(stack_.parts[0]);
     if (work_.shared_x) team_.Barrier();
+  }
+
+  // x = x + the stem's output. A team divides many rows, or the columns of few.
+  void AddStem() {
+    stem_.Features(begin_, end_);
+    if (work_.shared_x || team_.size == 1) {
+      if (work_.shared_x) team_.Barrier();
+      return stem_.Output({.begin = begin_, .end = end_, .to = d()}, LinearMode::kAdd, work_.x);
+    }
+    const size_t panels = (d() + kernels::kPanel - 1) / kernels::kPanel;
+    const size_t from = team_.Begin(panels) * kernels::kPanel;
+    const size_t to = std::min(d(), team_.End(panels) * kernels::kPanel);
+    if (from < to) {
+      stem_.Output({.begin = 0, .end = rows_, .from = from, .to = to}, LinearMode::kOverwrite,
+                   work_.stem.sum);
+    }
+    team_.Barrier();
+    for (size_t i = 0; i < rows_ * d(); ++i) work_.x[i] += work_.stem.sum[i];
   }
 
   // x = [value_embedding[token] (+ above_embedding[byte above next]), pe[position]] or their sum
@@ -436,6 +465,7 @@ class Walker {
   const Block& block_;
   const Workspace& work_;
   const Team& team_;
+  const Stem stem_;
   const size_t rows_;
   size_t begin_, end_;
 };
@@ -447,6 +477,7 @@ std::byte* TakeBytes(size_t bytes, Pieces& pieces) {
 void TakeX(const Model::Packed& model, size_t rows, Pieces& pieces, Workspace& work) {
   work.x = pieces.Take(rows * model.d_model);
   work.normed = model.spec.stack.norm_first ? pieces.Take(rows * model.d_model) : nullptr;
+  work.stem.features = pieces.Take(rows * model.stem.channels);
   if (!model.narrow()) return;
   const kernels::NarrowType type = Model::Packed::NarrowTypeOf(model.precision);
   std::byte* memory = TakeBytes(kernels::NarrowRowsSize(type, rows, model.d_model), pieces);
@@ -505,6 +536,8 @@ void TakeShared(const Model::Packed& model, const BlockSize& size, Pieces& piece
   work.sums[0] = pieces.Take(most[0] * work.group_stride);
   work.sums[1] = pieces.Take(most[1] * work.group_stride);
   work.carried = pieces.Take(size.rows * model.carried);
+  const bool divides = !model.stem.colors.empty() && size.rows <= kRedundantRows;
+  work.stem.sum = pieces.Take(divides ? size.rows * model.d_model : 0);
   TakeSquares(Needs(model, size), size.rows, pieces, work);
 }
 
@@ -535,6 +568,9 @@ void TakeOwn(const Model::Packed& model, const BlockSize& size, bool alone, Piec
     work.mixed = pieces.Take((3 * rows + 2 * past) * model.d_model);
   }
   if (model.spec.lstm()) work.lstm = pieces.Take(LstmScratch(model, rows));
+  work.stem.in = pieces.Take(StemInFloats(model.stem));
+  work.stem.out = pieces.Take(StemOutFloats(model));
+  work.stem.narrow = TakeBytes(StemNarrowBytes(model), pieces);
   work.shared_x = !alone && rows > kRedundantRows;
   if (!work.shared_x) TakeX(model, rows, pieces, work);
   if (alone) {

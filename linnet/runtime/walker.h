@@ -16,6 +16,7 @@
 #include "linnet/base/thread_pool.h"
 #include "linnet/kernels/narrow_linear.h"
 #include "linnet/runtime/packed_model.h"
+#include "linnet/runtime/stem.h"
 
 namespace linnet {
 
@@ -57,6 +58,7 @@ struct Workspace {
   float* mixer;            // RuntimeMixer::ScratchFloats()
   float* mixed;            // for convolutions: [rows, d_model], 2 x [width + rows, d_model]
   float* lstm;             // for an LSTM
+  StemWork stem;
 };
 
 // The largest block that the working memory holds.

@@ -57,6 +57,7 @@ struct TrainConfig {
   int mixtures = 10;
   std::string positions = "sequence";
   bool pixel_above = false;
+  int stem = 0;
 
   std::string data;
   std::string dataset;
@@ -213,6 +214,8 @@ void VisitTaskFields(Config& c, const Visit& visit) {
         c.positions);
   visit("pixel_above", "images", "also give the network the byte above the predicted one",
         c.pixel_above);
+  visit("stem", "images",
+        "channels of a causal stem, two masked convolutions over the bytes read; 0: none", c.stem);
   visit("data", "images", "folder that holds the data set", c.data);
   visit("data", "text", "file with the text", c.data);
   visit("unit", "text", "token unit: byte, character, or token of a --tokenizer", c.unit);

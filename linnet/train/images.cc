@@ -41,6 +41,7 @@ class ImagesTask : public Task {
         ImageSpec{.width = train_.width, .height = train_.height, .channels = train_.channels};
     spec.input.max_length = train_.width * train_.height * train_.channels - 1;
     spec.input.pixel_above = config_.pixel_above;
+    spec.input.stem.channels = config_.stem;
     return spec;
   }
 

@@ -223,6 +223,8 @@ TEST_F(CudaEngineTest, RefusesUnsupportedModels) {
   refuses(TestModel(spec).checkpoint(), {.batch = 1}, "RMS norms");
   spec = RaggedImages(), spec.stack.feed_forward = FeedForwardKind::kGated;
   refuses(TestModel(spec).checkpoint(), {.batch = 1}, "gated");
+  spec = RaggedImages(), spec.input.stem.channels = 4;
+  refuses(TestModel(spec).checkpoint(), {.batch = 1}, "it has a stem");
   spec = RaggedImages(), spec.head.bias = false;
   refuses(TestModel(spec).checkpoint(), {.batch = 1}, "no bias");
   const std::string lacks = Lacks();

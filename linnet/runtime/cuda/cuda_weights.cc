@@ -72,6 +72,7 @@ void CudaWeights<T>::CheckRuns(const Model& model) {
   require(spec.image() && spec.logistics(), "only image models with a mixture of logistics do");
   require(model.steps() && !spec.encoder_decoder() && !spec.lstm(), "it does not run as an RNN");
   require(spec.stack.convolution == 0, "its layers have convolutions");
+  require(spec.input.stem.channels == 0, "it has a stem");
   require(spec.stack.norm == NormKind::kLayer, "it has RMS norms");
   require(spec.stack.feed_forward == FeedForwardKind::kMlp, "its feed-forward blocks are ",
           NameOf(spec.stack.feed_forward));

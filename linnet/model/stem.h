@@ -1,0 +1,73 @@
+// The windows of the causal stem of images (StemSpec), shared by training and the engine: which
+// inputs a convolution has, and in which order.
+//
+//   const StemWindow bytes = StemBytes(spec);            // of the first convolution
+//   bytes.ForEach(n, [&](int64_t m) { in.push_back(m < 0 ? 0 : Value(m)); });
+#ifndef LINNET_MODEL_STEM_H_
+#define LINNET_MODEL_STEM_H_
+
+#include <cstdint>
+#include <string>
+
+#include "linnet/error.h"
+#include "linnet/spec.h"
+
+namespace linnet {
+
+// A window that ends at byte n: pixels in raster order, up to the pixel of byte n, which is in the
+// middle of the last row. It takes either all bytes before n, or of each pixel the byte with the
+// color of n, n included.
+struct StemWindow {
+  int rows, columns;
+  int width, colors;  // of the image
+  bool same_color;
+
+  // Inputs of the convolution of color k: bytes, or same_color: bytes whose features it takes.
+  int Inputs(int k) const { return same_color ? Before() + 1 : Before() * colors + k; }
+  // Pixels in front of the last one.
+  int Before() const { return (rows - 1) * columns + columns / 2; }
+  // Number of bytes before byte n - 1 that a window may reach; same_color: before byte n.
+  int Reach() const {
+    const int pixels = (rows - 1) * width + columns / 2;
+    return same_color ? pixels * colors : pixels * colors + colors - 2;
+  }
+
+  // Calls visit(m) for each input of byte n in turn: its byte m, or -1 outside the image.
+  template <class Visit>
+  void ForEach(int64_t n, Visit visit) const {
+    const auto color = static_cast<int>(n % colors);
+    const int64_t pixel = n / colors, y = pixel / width, x = pixel % width;
+    const auto visit_pixel = [&](int64_t row, int64_t column, int from, int to) {
+      const bool inside = row >= 0 && column >= 0 && column < width;
+      for (int k = from; k < to; ++k) visit(inside ? (row * width + column) * colors + k : -1);
+    };
+    const int from = same_color ? color : 0, to = same_color ? color + 1 : colors;
+    for (int64_t row = y - rows + 1; row <= y; ++row) {
+      const int64_t end = row < y ? x + columns / 2 + 1 : x;
+      for (int64_t column = x - columns / 2; column < end; ++column) {
+        visit_pixel(row, column, from, to);
+      }
+    }
+    visit_pixel(y, x, from, same_color ? to : color);
+  }
+};
+
+inline StemWindow StemBytes(const ModelSpec& spec) {
+  const StemSpec& stem = spec.input.stem;
+  return {stem.rows, stem.columns, spec.image()->width, spec.image()->channels, false};
+}
+inline StemWindow StemFeatures(const ModelSpec& spec) {
+  const StemSpec& stem = spec.input.stem;
+  return {stem.second_rows, stem.second_columns, spec.image()->width, spec.image()->channels, true};
+}
+
+// A byte as an input of the first convolution; outside the image: 0. Exact in bf16.
+inline float StemInput(int32_t byte) { return static_cast<float>(byte) / 128 - 1; }
+
+// The two convolutions of color k, without ".weight" and ".bias".
+inline std::string StemFeaturesName(int k) { return StrCat("stem.features.", k); }
+inline std::string StemOutputName(int k) { return StrCat("stem.output.", k); }
+
+}  // namespace linnet
+
+#endif  // LINNET_MODEL_STEM_H_

@@ -1,0 +1,98 @@
+#include "linnet/nn/stem.h"
+
+#include <torch/utils.h>
+
+#include <algorithm>
+
+#include "linnet/nn/register_at.h"
+
+namespace linnet::nn {
+namespace {
+
+using torch::Tensor;
+
+// Appends `last` [N, 1, ...] to `past` (undefined: nothing) and keeps the last `most`.
+Tensor Appended(const Tensor& past, const Tensor& last, int64_t most) {
+  const Tensor all = past.defined() ? torch::cat({past, last}, 1) : last;
+  const int64_t kept = std::min(all.size(1), most);
+  return all.narrow(1, all.size(1) - kept, kept);
+}
+
+// The inputs of byte n, of `values` [N, L, ...] that end with that of byte `last`; zeros outside
+// the image.
+Tensor Window(const StemWindow& window, int64_t n, int64_t last, const Tensor& values) {
+  const int64_t first = last + 1 - values.size(1);
+  std::vector<int64_t> places;  // 0: outside
+  window.ForEach(n, [&](int64_t m) { places.push_back(m < 0 ? 0 : m - first + 1); });
+  const Tensor padded = torch::cat({torch::zeros_like(values.narrow(1, 0, 1)), values}, 1);
+  return padded.index_select(1, torch::tensor(places, values.device()));
+}
+
+}  // namespace
+
+StemImpl::StemImpl(const ModelSpec& spec)
+    : bytes_(StemBytes(spec)), second_(StemFeatures(spec)), channels_(spec.input.stem.channels) {
+  const auto add = [&](Weights& weights, const char* name, int64_t in, int64_t out) {
+    const std::string full = StrCat(name, ".", weights.size());
+    weights.emplace_back(in, out);
+    RegisterAt(*this, full, weights.back().ptr());
+  };
+  for (int k = 0; k < bytes_.colors; ++k) {
+    add(features_, "features", bytes_.Inputs(k), channels_);
+    add(output_, "output", channels_ * second_.Inputs(k), spec.stack.d_model);
+  }
+}
+
+Tensor StemImpl::Kernel(const StemWindow& window, const Weights& weights, int64_t in) {
+  const int64_t size = in * window.rows * window.columns;
+  std::vector<Tensor> kernels;
+  for (const torch::nn::Linear& linear : weights) {
+    // Inputs are in raster order, so the masked ones come last.
+    const Tensor padded =
+        torch::constant_pad_nd(linear->weight, {0, size - linear->weight.size(1)});
+    kernels.push_back(padded.view({-1, window.rows, window.columns, in}));
+  }
+  return torch::cat(kernels).permute({0, 3, 1, 2});
+}
+
+Tensor StemImpl::Convolve(const Tensor& image, const StemWindow& window, const Weights& weights,
+                          int64_t groups) {
+  std::vector<Tensor> biases;
+  for (const torch::nn::Linear& linear : weights) biases.push_back(linear->bias);
+  const int64_t side = window.columns / 2;
+  return torch::conv2d(torch::constant_pad_nd(image, {side, side, window.rows - 1, 0}),
+                       Kernel(window, weights, image.size(1) / groups), torch::cat(biases),
+                       /*stride=*/{1, 1}, /*padding=*/torch::IntArrayRef{0, 0},
+                       /*dilation=*/{1, 1}, groups);
+}
+
+Tensor StemImpl::forward(const Tensor& tokens) {
+  const int64_t length = tokens.size(1), row_bytes = int64_t{bytes_.width} * bytes_.colors;
+  const int64_t rows = (length + row_bytes) / row_bytes;  // with byte `length`
+  const Tensor bytes = tokens.to(features_[0]->weight.scalar_type()) / 128 - 1;
+  const Tensor image = torch::constant_pad_nd(bytes, {0, rows * row_bytes - length})
+                           .view({-1, rows, bytes_.width, bytes_.colors})
+                           .permute({0, 3, 1, 2});
+  const Tensor features = torch::gelu(Convolve(image, bytes_, features_, /*groups=*/1));
+  // No position computes the features of byte 0.
+  features.narrow(1, 0, channels_).select(2, 0).select(2, 0).zero_();
+  return Convolve(features, second_, output_, /*groups=*/bytes_.colors)
+      .permute({0, 2, 3, 1})
+      .reshape({tokens.size(0), rows * row_bytes, -1})
+      .narrow(1, 1, length);
+}
+
+Tensor StemImpl::step(const Tensor& tokens, int64_t position, StemState& state) {
+  const int64_t next = position + 1;
+  const auto color = static_cast<size_t>(next % bytes_.colors);
+  const Tensor byte = tokens.to(features_[0]->weight.scalar_type()) / 128 - 1;
+  state.bytes = Appended(state.bytes, byte.unsqueeze(1), bytes_.Reach() + 1);
+  const Tensor features =
+      torch::gelu(features_[color](Window(bytes_, next, position, state.bytes))).unsqueeze(1);
+  const Tensor past =
+      state.features.defined() ? state.features : torch::zeros_like(features);  // of byte 0
+  state.features = Appended(past, features, second_.Reach() + 1);
+  return output_[color](Window(second_, next, next, state.features).flatten(1));
+}
+
+}  // namespace linnet::nn

@@ -1,0 +1,54 @@
+// The causal stem of images (StemSpec): its output is added to the embedding.
+//
+//   Stem stem(spec);
+//   torch::Tensor x = embedding + stem->forward(tokens);        // [N, L] -> [N, L, d_model]
+//   StemState state;
+//   torch::Tensor x_t = stem->step(tokens.select(1, t), t, state);   // [N] -> [N, d_model]
+#ifndef LINNET_NN_STEM_H_
+#define LINNET_NN_STEM_H_
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
+
+#include <vector>
+
+#include "linnet/model/spec.h"
+#include "linnet/model/stem.h"
+
+namespace linnet::nn {
+
+// What step() keeps; empty at the beginning. A value: copying it forks the sequence.
+struct StemState {
+  torch::Tensor bytes;     // the last inputs of the first convolution, [N, <= reach]
+  torch::Tensor features;  // the last features, [N, <= reach, channels]
+};
+
+class StemImpl : public torch::nn::Module {
+ public:
+  explicit StemImpl(const ModelSpec& spec);
+
+  // int64 tokens [N, L] from position 0 on -> [N, L, d_model], as two convolutions over the image.
+  torch::Tensor forward(const torch::Tensor& tokens);
+  // int64 tokens [N] at `position` -> [N, d_model], as products with the windows.
+  torch::Tensor step(const torch::Tensor& tokens, int64_t position, StemState& state);
+
+ private:
+  using Weights = std::vector<torch::nn::Linear>;  // by color
+
+  // The kernel of a 2-D convolution, [colors * outputs, in, rows, columns]; zero where masked.
+  static torch::Tensor Kernel(const StemWindow& window, const Weights& weights, int64_t in);
+  // The convolution of an image [N, in, rows, columns], with zeros around it.
+  static torch::Tensor Convolve(const torch::Tensor& image, const StemWindow& window,
+                                const Weights& weights, int64_t groups);
+
+  const StemWindow bytes_, second_;
+  const int64_t channels_;
+  Weights features_, output_;
+};
+TORCH_MODULE(Stem);
+
+}  // namespace linnet::nn
+
+#endif  // LINNET_NN_STEM_H_

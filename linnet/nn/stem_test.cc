@@ -1,0 +1,166 @@
+// The causal stem of images against its definition in plain loops (model/stem_ref.h).
+#include "linnet/nn/stem.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "linnet/model/stem_ref.h"
+#include "linnet/nn/test_util.h"
+
+namespace linnet::nn {
+namespace {
+
+using torch::Tensor;
+
+ModelSpec Image(int width, int height, int channels, const StemSpec& stem) {
+  ModelSpec spec;
+  spec.stack.d_model = 7;
+  spec.part = ImageSpec{.width = width, .height = height, .channels = channels};
+  spec.input.max_length = width * height * channels - 1;
+  spec.input.stem = stem;
+  return spec;
+}
+
+// Gray and color; windows wider and higher than the image, of one row, of one feature.
+std::vector<ModelSpec> Specs() {
+  return {Image(28, 28, 1, {.channels = 5}),
+          Image(9, 5, 1, {.channels = 4, .rows = 1, .columns = 3, .second_rows = 4}),
+          Image(3, 7, 1, {.channels = 3, .second_rows = 1, .second_columns = 1}),
+          Image(6, 5, 3, {.channels = 4, .rows = 3, .columns = 5}),
+          Image(2, 3, 3, {.channels = 2, .rows = 16, .second_columns = 9}),
+          Image(1, 4, 1, {.channels = 2})};
+}
+
+using Parameters = std::map<std::string, Tensor>;
+
+// StemRef() with these parameters, [N, L, d_model].
+Tensor Reference(const ModelSpec& spec, const Parameters& parameters, const Tensor& tokens) {
+  const StemProduct product = [&](const std::string& name, const std::vector<double>& x) {
+    const std::string own = name.substr(std::string("stem.").size());
+    const Tensor weight = parameters.at(own + ".weight"), bias = parameters.at(own + ".bias");
+    EXPECT_EQ(weight.size(1), static_cast<int64_t>(x.size())) << name;
+    std::vector<double> y;
+    for (int64_t o = 0; o < weight.size(0); ++o) {
+      double sum = bias.data_ptr<double>()[o];
+      for (size_t i = 0; i < x.size(); ++i) {
+        sum += weight.data_ptr<double>()[static_cast<size_t>(o) * x.size() + i] * x[i];
+      }
+      y.push_back(sum);
+    }
+    return y;
+  };
+  std::vector<Tensor> sequences;
+  for (int64_t n = 0; n < tokens.size(0); ++n) {
+    const Tensor own = tokens[n].to(torch::kInt32).contiguous();
+    const std::vector<int32_t> values(own.data_ptr<int32_t>(),
+                                      own.data_ptr<int32_t>() + own.numel());
+    std::vector<Tensor> rows;
+    for (const std::vector<double>& row : StemRef(spec, values, product)) {
+      rows.push_back(torch::tensor(row, torch::kFloat64));
+    }
+    sequences.push_back(torch::stack(rows));
+  }
+  return torch::stack(sequences);
+}
+
+Parameters ParametersOf(const Stem& stem) {
+  Parameters parameters;
+  for (const auto& item : stem->named_parameters()) {
+    parameters[item.key()] = item.value().detach().clone();
+  }
+  return parameters;
+}
+
+TEST(Stem, WholeAndStepsMatchTheReference) {
+  torch::manual_seed(1);
+  const torch::NoGradGuard no_grad;
+  for (const ModelSpec& spec : Specs()) {
+    Stem stem(spec);
+    const int64_t length = spec.input.max_length;
+    const Tensor tokens = torch::randint(256, {2, length}, torch::kInt64);
+    stem->to(torch::kFloat64);
+    const Tensor want = Reference(spec, ParametersOf(stem), tokens);
+    for (const auto& [type, tolerance] :
+         {std::pair(torch::kFloat64, 1e-12), {torch::kFloat32, 1e-6}}) {
+      stem->to(type);
+      EXPECT_LT(Off(stem->forward(tokens), want), tolerance) << ToJson(spec);
+      for (const int64_t cut : {int64_t{1}, length / 2}) {
+        EXPECT_LT(Off(stem->forward(tokens.narrow(1, 0, cut)), want.narrow(1, 0, cut)), tolerance);
+      }
+      StemState state, fork;
+      for (int64_t t = 0; t < length; ++t) {
+        if (t == length / 2) fork = state;
+        EXPECT_LT(Off(stem->step(tokens.select(1, t), t, state), want.select(1, t)), tolerance)
+            << t << " of " << ToJson(spec);
+      }
+      EXPECT_LT(Off(stem->step(tokens.select(1, length / 2), length / 2, fork),
+                    want.select(1, length / 2)),
+                tolerance);
+    }
+  }
+}
+
+// Each output depends on the bytes of its windows, and on no later one.
+TEST(Stem, IsCausal) {
+  torch::manual_seed(2);
+  const torch::NoGradGuard no_grad;
+  for (const ModelSpec& spec : Specs()) {
+    Stem stem(spec);
+    stem->to(torch::kFloat64);
+    const int64_t length = spec.input.max_length;
+    const Tensor tokens = torch::randint(256, {1, length}, torch::kInt64);
+    const Tensor want = stem->forward(tokens);
+    for (int64_t t = 0; t < length; t += 1 + length / 20) {
+      Tensor other = tokens.clone();
+      other.select(1, t).add_(128).remainder_(256);
+      const Tensor off = (stem->forward(other) - want).abs().amax(2)[0];
+      if (t > 0) {
+        EXPECT_EQ(Largest(off.narrow(0, 0, t)), 0) << t << " of " << ToJson(spec);
+      }
+      // The byte just read precedes the predicted one, unless that is the first of its row.
+      if ((t + 1) % spec.image()->RowBytes() > 0) {
+        EXPECT_GT(off[t].item<double>(), 1e-9) << t << " of " << ToJson(spec);
+      }
+    }
+  }
+}
+
+// d sum(out * weights) / d parameter, by the module's autograd and by differences of the reference.
+TEST(Stem, GradientsMatchDifferencesOfTheReference) {
+  torch::manual_seed(3);
+  for (const ModelSpec& spec : {Image(5, 4, 1, {.channels = 3}),
+                                Image(3, 3, 3, {.channels = 2, .rows = 2, .columns = 3})}) {
+    Stem stem(spec);
+    stem->to(torch::kFloat64);
+    const Tensor tokens = torch::randint(256, {2, spec.input.max_length}, torch::kInt64);
+    const Tensor weights = Normal({2, spec.input.max_length, spec.stack.d_model});
+    (stem->forward(tokens) * weights).sum().backward();
+    Parameters parameters = ParametersOf(stem);
+    const auto loss = [&] {
+      return (Reference(spec, parameters, tokens) * weights).sum().item<double>();
+    };
+    for (const auto& item : stem->named_parameters()) {
+      const Tensor gradient = item.value().grad();
+      Tensor changed = parameters.at(item.key()).view(-1);
+      for (int64_t i = 0; i < changed.numel(); i += 1 + changed.numel() / 7) {
+        double& value = changed.data_ptr<double>()[i];
+        const double before = value;
+        constexpr double kStep = 1e-5;
+        value = before + kStep;
+        const double above = loss();
+        value = before - kStep;
+        const double below = loss();
+        value = before;
+        const double want = (above - below) / (2 * kStep);
+        EXPECT_NEAR(gradient.view(-1)[i].item<double>(), want, 1e-6 * std::max(1.0, std::abs(want)))
+            << item.key() << " at " << i;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace linnet::nn
