@@ -48,7 +48,7 @@ struct MixerSpec {
   float scale = 0;  // of q . k in the softmax (kinds "full" and "reformer"); 0: 1 / sqrt(query_dim)
 
   // kind "full"
-  int window = 0;       // positions that one attends to, up to and with itself; 0: all
+  int window = 0;       // of attention, in positions, the query's own included; 0: unlimited
   bool rotary = false;  // rotates channels i and i + D/2 of q and k by t rotary_base^(-2i/D)
   float rotary_base = 10000;
   bool qkv_bias = true, out_bias = true;  // whether the projections have biases

@@ -136,8 +136,8 @@ struct TrainConfig {
 template <typename Config, typename Visit>
 void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("attention", "",
-        "mixer ('linnet info --mixers' lists all), or a pattern that --layers repeats: "
-        "gated-delta-net:3,full",
+        "mixer ('linnet info --mixers' lists all), or a pattern that is repeated up to --layers: "
+        "gated-delta-net:3,full is three layers of one and one of the other",
         c.attention);
   visit("feature_map", "", "feature map of linear attention ('linnet info --mixers' lists all)",
         c.feature_map);
@@ -149,8 +149,8 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("lsh_chunk", "", "reformer: chunk size, in positions", c.lsh_chunk);
   visit("lsh_variant", "", "reformer: variant, published or simple (as in fast-transformers)",
         c.lsh_variant);
-  visit("window", "", "full: positions that one attends to, up to itself; 0: all before it",
-        c.window);
+  visit("window", "",
+        "full: attention window, in positions, the query's own included; 0: unlimited", c.window);
   visit("rotary", "", "full: rotate queries and keys by their positions", c.rotary);
   visit("rotary_base", "", "full: base of the rotations' frequencies", c.rotary_base);
   visit("qkv_bias", "", "full: biases of queries, keys and values", c.qkv_bias);
@@ -161,10 +161,10 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
         c.short_convolution);
   visit("output_gate", "", "delta-net, gated-delta-net, gated-delta-product: gate on the outputs",
         c.output_gate);
-  visit(
-      "negative_eigenvalues", "",
-      "delta-net, gated-delta-net, gated-delta-product, kda, gdn2: strengths up to 2 instead of 1",
-      c.negative_eigenvalues);
+  visit("negative_eigenvalues", "",
+        "delta-net, gated-delta-net, gated-delta-product, kda, gdn2: delta-rule strengths up to 2 "
+        "instead of 1",
+        c.negative_eigenvalues);
   visit("gate_rank", "",
         "gla: rank of the decay's projection; rwkv7: of the output gate's, for example 64",
         c.gate_rank);
@@ -174,15 +174,15 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
         c.key_heads);
   visit("householders", "", "gated-delta-product: delta steps per position", c.householders);
   visit("decay_floor", "",
-        "gla, kda: limit of the decay's logarithm, for example -5 for kda; 0: none", c.decay_floor);
+        "gla, kda: lower limit of the decay's logarithm, for example -5 for kda; 0: none",
+        c.decay_floor);
   visit("lower_bound", "", "hgrn: a learned lower bound of each channel's decay", c.lower_bound);
   visit("decay_rank", "", "rwkv7: rank of the decay's projection", c.decay_rank);
   visit("rate_rank", "", "rwkv7: rank of the rate's projection", c.rate_rank);
-  visit(
-      "value_rank", "",
-      "rwkv7: later layers mix the first layer's values into theirs, by a projection of this rank; "
-      "0: they do not",
-      c.value_rank);
+  visit("value_rank", "",
+        "rwkv7: rank of the projection by which later layers mix in the first layer's values; 0: "
+        "none",
+        c.value_rank);
   visit("layers", "", "transformer layers", c.layers);
   visit("heads", "", "attention heads", c.heads);
   visit("d_model", "", "width of the model", c.d_model);
@@ -190,8 +190,8 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("query_dim", "", "query and key size per head; 0: --d-model / --heads", c.query_dim);
   visit("value_dim", "", "value size per head; 0: --d-model / --heads", c.value_dim);
   visit("feed_forward", "",
-        "feed-forward blocks: mlp, gated: silu(gate x) * x, without biases (SwiGLU), shifted: "
-        "squared relu after a token shift, without biases (RWKV), or none",
+        "feed-forward blocks: mlp, gated (SwiGLU: silu(gate x) * x, no biases), shifted (RWKV's: "
+        "squared relu after a token shift, no biases) or none",
         c.feed_forward);
   visit("activation", "", "activation of mlp blocks: gelu or relu", c.activation);
   visit("norm", "", "layer norms or rms norms: layer or rms", c.norm);
@@ -210,7 +210,7 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("positions", "images",
         "position encoding: sequence (index), grid (also row and column) or none", c.positions);
   visit("positions", "text couplet copy recall",
-        "position encoding: sequence (index), or none: recurrences and --rotary need no other",
+        "position encoding: sequence (index) or none (enough for recurrences and --rotary)",
         c.positions);
   visit("pixel_above", "images", "also give the network the byte above the predicted one",
         c.pixel_above);
@@ -253,7 +253,7 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("bands", "speech", "bands of the mel filterbank", c.bands);
   visit("stack", "speech", "width of a position's window, in frames of 10 ms", c.stack);
   visit("stride", "speech", "frames from one position to the next", c.stride);
-  visit("lookahead", "speech", "frames of a position's window that come after its stride",
+  visit("lookahead", "speech", "frames of a position's window after the end of its stride",
         c.lookahead);
   visit("normalize", "speech",
         "statistics that normalize bands to mean 0, deviation 1: utterance or corpus", c.normalize);
@@ -293,7 +293,8 @@ void VisitUpdateFields(Config& c, const Visit& visit) {
   visit("lr_drop_at", "", "multiply the rate by --lr-drop-factor from update N on; 0: never",
         c.lr_drop_at);
   visit("lr_drop_factor", "", "see --lr-drop-at", c.lr_drop_factor);
-  visit("lr_decay", "", "lower the rate to zero over the last N updates", c.lr_decay);
+  visit("lr_decay", "",
+        "lower the rate to zero over the last N updates; more than --steps: over all", c.lr_decay);
   visit("lr_decay_form", "", "form of --lr-decay: linear or cosine", c.lr_decay_form);
   visit("lr_patience", "",
         "multiply the rate by --lr-patience-factor after N validations without an improvement; "
@@ -324,7 +325,7 @@ void VisitRunFields(Config& c, const Visit& visit) {
   visit("device", "", "cpu, or cuda if this libtorch supports it", c.device);
   visit("cuda_graph", "images", "replay updates as a CUDA graph; faster for small models on a GPU",
         c.cuda_graph);
-  visit("threads", "", "threads; 0: all processors", c.threads);
+  visit("threads", "", "threads; 0: every processor", c.threads);
   visit("log_every", "", "updates between records in metrics.jsonl", c.log_every);
   visit("validate_every", "", "updates between validations; 0: only at the end", c.validate_every);
   visit("checkpoint_every", "", "updates between checkpoints", c.checkpoint_every);
