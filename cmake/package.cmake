@@ -63,7 +63,7 @@ if(LINNET_TRAIN)
   # The operations, and the headers that those of nn and train include.
   foreach(header base/function_ref base/parallel base/progress io/json kernels/activation kernels/adam
           kernels/bfloat16 kernels/causal_linear kernels/linear_attention kernels/scan kernels/strided
-          model/feature_map model/gated model/mixer model/names model/spec model/tensor_info
+          model/feature_map model/gated model/mixer model/names model/spec model/stem model/tensor_info
           ops/adam ops/causal_linear ops/cross_entropy ops/ctc ops/depthwise ops/dropout ops/layer_rows
           ops/linear_attention ops/lsh_attention ops/lstm ops/mixture_of_logistics
           ops/scan ops/softmax_attention tasks/list tasks/masked_batch)

@@ -131,7 +131,7 @@ TEST(ModelSpec, RefusesInvalidStems) {
            {R"("stem_channels": 8, "stem_colums": 3)", "did you mean 'stem_columns'"},
            {R"("task": "copy", "head": "categorical", "classes": 256, "stem_channels": 8)",
             "a stem is for images; set stem_channels to 0"}}) {
-    const std::string message = ErrorOf(StrCat("{", fields, "}"));
+    const std::string message = SpecError(StrCat("{", fields, "}"));
     EXPECT_TRUE(message.starts_with("here: ")) << fields << " -> " << message;
     EXPECT_NE(message.find(says), std::string::npos) << fields << " -> " << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
