@@ -72,3 +72,12 @@ function(linnet_embed_pages variable namespace)
     VERBATIM)
   set(${variable} ${out} PARENT_SCOPE)
 endfunction()
+
+# linnet_hidden_members(TARGET)
+#   With LINNET_UNITY, GCC takes the unnamed namespaces of a target's files for those of headers, and warns of members with
+#   their types.
+function(linnet_hidden_members target)
+  if(LINNET_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
+  endif()
+endfunction()

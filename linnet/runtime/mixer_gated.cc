@@ -25,9 +25,9 @@ class GatedMixer : public RuntimeMixer {
         form_(FindMixer(make.spec.kind).gated(make.spec)),
         times_(static_cast<size_t>(form_.householders)),
         channels_(dim_ + times_ * (dim_ + value_dim_)),
-        convolution_(heads_, static_cast<size_t>(form_.convolution), channels_, form_.timed),
         strength_(make.spec.negative_eigenvalues ? 2.0f : 1.0f),
-        floor_(make.spec.decay_floor) {
+        floor_(make.spec.decay_floor),
+        convolution_(heads_, static_cast<size_t>(form_.convolution), channels_, form_.timed) {
     size_t column = 0, shared = 0;
     for (const Projection& p : projections()) {
       size_t& at = p.shared ? shared : column;
@@ -73,11 +73,11 @@ class GatedMixer : public RuntimeMixer {
       AlignedBuffer<float> bias;
       if (form_.decay == GatedDecay::kKey) bias = ForEachHead(make.tensor(name + ".bias"));
       decay_factor_ =
-          SecondFactor({weight.data(), weight.size()}, {bias.data(), bias.size()}, heads_ * dim_);
+          SecondFactor({weight.data(), weight.size()}, {bias.data(), bias.size()}, heads_, dim_);
     }
     if (form_.gate == OutputGate::kSigmoid) {
       gate_factor_ = SecondFactor(make.tensor("g_proj.1.weight"), make.tensor("g_proj.1.bias"),
-                                  heads_ * value_dim_);
+                                  heads_, value_dim_);
     }
     decay_width_ = by_key ? dim_ : form_.decay == GatedDecay::kNone ? 0 : 1;
     options_ = {.decay = by_key                             ? ScanDecay::kKey
@@ -107,6 +107,7 @@ class GatedMixer : public RuntimeMixer {
 
   void Run(const MixerCall& call) const override {
     const Pieces pieces = Cut(call.scratch, call.block.rows(), call.count());
+    SecondFactors(call, pieces);
     for (size_t i = 0; i < call.block.sequences; ++i) {
       Convolve(call, i, pieces);
       Prepare(call, i, pieces);
@@ -136,7 +137,7 @@ class GatedMixer : public RuntimeMixer {
     float *decay, *erase, *write;
     float* out;   // of the scan, if a position has several rows
     float* x;     // timed: values, [rows, heads, V]
-    float* line;  // second factors of a row's gate
+    float* gate;  // second factors of the gate, [rows, heads, V]
 
     float* At(Part::Kind kind) const {
       return kind == Part::kQuery ? q : kind == Part::kKey ? k : v;
@@ -161,7 +162,7 @@ class GatedMixer : public RuntimeMixer {
     pieces.write = take(lines * widths().write);
     pieces.out = take(times_ > 1 ? lines * value_dim_ : 0);
     pieces.x = take(form_.timed ? lines * value_dim_ : 0);
-    pieces.line = take(heads * value_dim_);
+    pieces.gate = take(form_.gate == OutputGate::kSigmoid ? rows * heads * value_dim_ : 0);
     pieces.s = take(heads * dim_ * value_dim_);
     pieces.kernel = scratch == nullptr ? nullptr : scratch + used;
     pieces.used = used;
@@ -241,6 +242,19 @@ class GatedMixer : public RuntimeMixer {
     }
   }
 
+  // The decays and gates of low rank, of all rows, before their activations.
+  void SecondFactors(const MixerCall& call, const Pieces& pieces) const {
+    const size_t rows = call.block.rows(), count = call.count();
+    if (decay_factor_.rank() > 0) {
+      decay_factor_.Apply(rows, Shared(call, 0, decay_at_), call.in_width, call.heads, pieces.decay,
+                          times_ * count * dim_);
+    }
+    if (gate_factor_.rank() > 0) {
+      gate_factor_.Apply(rows, Shared(call, 0, gate_at_), call.in_width, call.heads, pieces.gate,
+                         count * value_dim_);
+    }
+  }
+
   // Rotations, norms, decays and strengths of a sequence's rows.
   void Prepare(const MixerCall& call, size_t sequence, const Pieces& pieces) const {
     const size_t first = call.block.Row(sequence), count = call.count();
@@ -304,16 +318,12 @@ class GatedMixer : public RuntimeMixer {
         }
         return;
       case GatedDecay::kKey:
-        decay_factor_.Apply(Shared(call, row, decay_at_), begin * dim_, call.heads.end * dim_,
-                            decay);
         for (size_t i = 0; i < count * dim_; ++i) {
           decay[i] = LogSigmoid(decay[i]) / kLowRankDecayDivisor;
           if (floor_ < 0) decay[i] = std::max(decay[i], floor_);
         }
         return;
       case GatedDecay::kKeyRate:
-        decay_factor_.Apply(Shared(call, row, decay_at_), begin * dim_, call.heads.end * dim_,
-                            decay);
         for (size_t i = 0; i < count * dim_; ++i) {
           const float rate = decays_[begin + i / dim_];  // negative
           const float x = decay[i] + decay_bias_[begin * dim_ + i];
@@ -400,10 +410,6 @@ class GatedMixer : public RuntimeMixer {
   void Finish(const MixerCall& call, size_t row, const Pieces& pieces) const {
     if (form_.timed) return FinishTimed(call, row, pieces);
     const size_t count = call.count();
-    if (form_.gate == OutputGate::kSigmoid) {
-      gate_factor_.Apply(Shared(call, row, gate_at_), call.heads.begin * value_dim_,
-                         call.heads.end * value_dim_, pieces.line);
-    }
     for (size_t h = 0; h < count; ++h) {
       float* out = call.out + (row * count + h) * value_dim_;
       Divide(out, value_dim_, SquaresOf(out, value_dim_));
@@ -412,7 +418,8 @@ class GatedMixer : public RuntimeMixer {
         const float* gate = Columns(call, row, h, gate_at_);
         for (size_t m = 0; m < value_dim_; ++m) out[m] *= Silu(gate[m]);
       } else if (form_.gate == OutputGate::kSigmoid) {
-        for (size_t m = 0; m < value_dim_; ++m) out[m] *= Sigmoid(pieces.line[h * value_dim_ + m]);
+        const float* gate = pieces.gate + (row * count + h) * value_dim_;
+        for (size_t m = 0; m < value_dim_; ++m) out[m] *= Sigmoid(gate[m]);
       }
     }
   }

@@ -25,12 +25,12 @@ class Rwkv7Mixer : public RuntimeMixer {
  public:
   explicit Rwkv7Mixer(const MixerMake& make)
       : RuntimeMixer(make.spec), reads_(make.spec.value_rank > 0) {
-    const size_t keys = heads_ * dim_, values = heads_ * value_dim_;
     const auto own = [&](const char* name) { return make.tensor(name); };
-    decay_ = SecondFactor(own("w2"), own("w0"), keys, /*transposed=*/true);
-    rate_ = SecondFactor(own("a2"), own("a0"), keys, /*transposed=*/true);
-    gate_ = SecondFactor(own("g2"), {}, values, /*transposed=*/true);
-    if (reads_) share_ = SecondFactor(own("v2"), own("v0"), values, /*transposed=*/true);
+    decay_ = SecondFactor(own("w2"), own("w0"), heads_, dim_, /*transposed=*/true);
+    rate_ = SecondFactor(own("a2"), own("a0"), heads_, dim_, /*transposed=*/true);
+    gate_ = SecondFactor(own("g2"), {}, heads_, value_dim_, /*transposed=*/true);
+    if (reads_)
+      share_ = SecondFactor(own("v2"), own("v0"), heads_, value_dim_, /*transposed=*/true);
     removal_ = AlignedCopy(own("k_k")), key_rate_ = AlignedCopy(own("k_a")),
     bonus_ = AlignedCopy(own("r_k"));
     norm_ = AlignedCopy(own("ln_x.weight")), norm_bias_ = AlignedCopy(own("ln_x.bias"));
@@ -54,12 +54,18 @@ class Rwkv7Mixer : public RuntimeMixer {
     const size_t rows = call.block.rows();
     Pieces pieces = Cut(call.scratch, rows, call.count());
     for (size_t i = 0; i < projections().size(); ++i) pieces.columns[i] = Place(i, call.count());
+    const auto same = [](float x) { return x; };
+    LowRank(
+        call, kW1, decay_, dim_, [](float x) { return std::tanh(x); }, pieces, pieces.decay);
+    LowRank(call, kA1, rate_, dim_, same, pieces, pieces.write);
+    if (reads_) LowRank(call, kV1, share_, value_dim_, same, pieces, pieces.line);
     for (size_t row = 0; row < rows; ++row) Prepare(call, row, pieces);
     if (call.state != nullptr && call.block.step) {
       Step(call, pieces);
     } else {
       for (size_t i = 0; i < call.block.sequences; ++i) Scan(call, i, pieces);
     }
+    LowRank(call, kG1, gate_, value_dim_, Sigmoid, pieces, pieces.line);
     for (size_t row = 0; row < rows; ++row) Finish(call, row, pieces);
   }
 
@@ -71,8 +77,8 @@ class Rwkv7Mixer : public RuntimeMixer {
   struct Pieces {
     float *k, *v;                  // [rows, heads, K or V]
     float *decay, *erase, *write;  // [rows, heads, K]
-    float* rank;                   // a first factor's columns after their activation
-    float* line;                   // a row's second factor
+    float* rank;                   // [rows, rank], a first factor's columns after their activation
+    float* line;                   // [rows, heads, V], a second factor's
     float* s;                      // a state for sequences that keep none
     float* kernel;
     size_t used;
@@ -90,7 +96,7 @@ class Rwkv7Mixer : public RuntimeMixer {
     const size_t keys = rows * heads * dim_;
     pieces.k = take(keys), pieces.v = take(rows * heads * value_dim_);
     pieces.decay = take(keys), pieces.erase = take(keys), pieces.write = take(keys);
-    pieces.rank = take(widest_rank_), pieces.line = take(heads * value_dim_);
+    pieces.rank = take(rows * widest_rank_), pieces.line = take(rows * heads * value_dim_);
     pieces.s = take(heads * dim_ * value_dim_);
     pieces.kernel = scratch == nullptr ? nullptr : scratch + used;
     pieces.used = used;
@@ -108,25 +114,25 @@ class Rwkv7Mixer : public RuntimeMixer {
     return call.in + row * call.in_width + columns.at + h * columns.stride;
   }
 
-  // act(first factor's columns) times the second factor, for the group's heads of `width` columns.
+  // act(first factor's columns) times the second factor, for all rows and the group's heads of
+  // `width` columns.
   template <class Act>
-  void LowRank(const MixerCall& call, size_t row, Index index, const SecondFactor& second,
-               size_t width, Act act, const Pieces& pieces, float* to) const {
-    const float* x = In(call, row, pieces, index);
-    for (size_t r = 0; r < second.rank(); ++r) pieces.rank[r] = act(x[r]);
-    second.Apply(pieces.rank, call.heads.begin * width, call.heads.end * width, to);
+  void LowRank(const MixerCall& call, Index index, const SecondFactor& second, size_t width,
+               Act act, const Pieces& pieces, float* to) const {
+    const size_t rows = call.block.rows(), rank = second.rank();
+    for (size_t row = 0; row < rows; ++row) {
+      std::transform(In(call, row, pieces, index), In(call, row, pieces, index) + rank,
+                     pieces.rank + row * rank, act);
+    }
+    second.Apply(rows, pieces.rank, rank, call.heads, to, call.count() * width);
   }
 
   // The scan's inputs of a row.
   void Prepare(const MixerCall& call, size_t row, const Pieces& pieces) const {
     const size_t count = call.count(), keys = count * dim_, first = row * keys;
-    const auto same = [](float x) { return x; };
     float *decay = pieces.decay + first, *rate = pieces.write + first;
-    LowRank(
-        call, row, kW1, decay_, dim_, [](float x) { return std::tanh(x); }, pieces, decay);
     for (size_t i = 0; i < keys; ++i)
       decay[i] = static_cast<float>(kRwkv7Decay) * Sigmoid(decay[i]);
-    LowRank(call, row, kA1, rate_, dim_, same, pieces, rate);
     for (size_t i = 0; i < keys; ++i) rate[i] = Sigmoid(rate[i]);
     for (size_t h = 0; h < count; ++h) {
       Keys(In(call, row, pieces, kKey, h), call.heads.begin + h, first + h * dim_, pieces);
@@ -136,12 +142,11 @@ class Rwkv7Mixer : public RuntimeMixer {
       std::copy_n(In(call, row, pieces, kValue, h), value_dim_, v + h * value_dim_);
     }
     if (!reads_) return;
-    LowRank(call, row, kV1, share_, value_dim_, same, pieces, pieces.line);
     for (size_t h = 0; h < count; ++h) {
       const float* earlier = In(call, row, pieces, kFirst, h);
       for (size_t m = 0; m < value_dim_; ++m) {
         float& own = v[h * value_dim_ + m];
-        own += (earlier[m] - own) * Sigmoid(pieces.line[h * value_dim_ + m]);
+        own += (earlier[m] - own) * Sigmoid(pieces.line[(row * count + h) * value_dim_ + m]);
       }
     }
   }
@@ -207,11 +212,10 @@ class Rwkv7Mixer : public RuntimeMixer {
   // The norm, the bonus and the gate of a row's outputs.
   void Finish(const MixerCall& call, size_t row, const Pieces& pieces) const {
     const size_t count = call.count();
-    LowRank(call, row, kG1, gate_, value_dim_, Sigmoid, pieces, pieces.line);
     for (size_t h = 0; h < count; ++h) {
       const size_t head = call.heads.begin + h, at = row * count + h;
       const float *r = In(call, row, pieces, kReceptance, h), *k = pieces.k + at * dim_;
-      const float *v = pieces.v + at * value_dim_, *gate = pieces.line + h * value_dim_;
+      const float *v = pieces.v + at * value_dim_, *gate = pieces.line + at * value_dim_;
       float* out = call.out + at * value_dim_;
       float bonus = 0;
       for (size_t d = 0; d < dim_; ++d) bonus += r[d] * k[d] * bonus_[head * dim_ + d];

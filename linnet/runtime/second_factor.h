@@ -1,48 +1,58 @@
 // The second factor of a product of low rank, in fp32 (private to linnet/runtime). The first factor
 // is one of the mixer's projections.
 //
-//   SecondFactor factor(weight, bias, out);      // weight [out, rank]
-//   factor.Apply(x, 0, out, y);                  // y = x W^T + b, x [rank]
+//   SecondFactor factor(weight, bias, heads, width);        // weight [heads * width, rank]
+//   factor.Apply(rows, x, x_stride, group, y, y_stride);    // y = x W^T + b, the group's heads
 #ifndef LINNET_RUNTIME_SECOND_FACTOR_H_
 #define LINNET_RUNTIME_SECOND_FACTOR_H_
 
-#include <algorithm>
 #include <cstddef>
 #include <span>
+#include <vector>
 
 #include "linnet/base/aligned.h"
+#include "linnet/kernels/linear.h"
+#include "linnet/runtime/mixer.h"
 
 namespace linnet {
 
 class SecondFactor {
  public:
-  // weight [out, rank], or with `transposed` [rank, out]; empty if only sizes are needed. bias
-  // empty: none.
+  // weight [heads * width, rank], or with `transposed` [rank, heads * width]; empty if only sizes
+  // are needed. bias empty: none.
   SecondFactor() = default;
-  SecondFactor(std::span<const float> weight, std::span<const float> bias, size_t out,
-               bool transposed = false)
-      : out_(out), rank_(weight.size() / out), weight_(weight.size()), bias_(out) {
-    for (size_t i = 0; i < weight.size(); ++i) {
-      weight_[transposed ? i : i % rank_ * out + i / rank_] = weight[i];
+  SecondFactor(std::span<const float> weight, std::span<const float> bias, size_t heads,
+               size_t width, bool transposed = false)
+      : rank_(weight.size() / (heads * width)), width_(width) {
+    if (weight.empty()) return;
+    head_floats_ = kernels::PackedLinearSize(rank_, width);
+    packed_ = AlignedBuffer<float>(heads * head_floats_);
+    std::vector<float> rows(width * rank_);
+    for (size_t h = 0; h < heads; ++h) {
+      for (size_t i = 0; i < rows.size(); ++i) {
+        const size_t out = h * width + i / rank_, r = i % rank_;
+        rows[i] = weight[transposed ? r * heads * width + out : out * rank_ + r];
+      }
+      kernels::PackLinear(rank_, width, rows.data(), rank_,
+                          bias.empty() ? nullptr : bias.data() + h * width,
+                          packed_.data() + h * head_floats_);
     }
-    std::fill(bias_.begin(), bias_.end(), 0.0f);
-    std::copy(bias.begin(), bias.end(), bias_.begin());
   }
 
   size_t rank() const { return rank_; }
 
-  // Outputs [begin, end).
-  void Apply(const float* x, size_t begin, size_t end, float* y) const {
-    std::copy(bias_.begin() + begin, bias_.begin() + end, y);
-    for (size_t r = 0; r < rank_; ++r) {
-      const float* weight = weight_.data() + r * out_;
-      for (size_t o = begin; o < end; ++o) y[o - begin] += x[r] * weight[o];
+  // x [rows, rank], y [rows, heads of the group * width]; strides in floats.
+  void Apply(size_t rows, const float* x, size_t x_stride, const kernels::HeadRange& heads,
+             float* y, size_t y_stride) const {
+    for (size_t h = heads.begin; h < heads.end; ++h, y += width_) {
+      kernels::Linear(rows, rank_, width_, x, x_stride, packed_.data() + h * head_floats_,
+                      kernels::LinearMode::kOverwrite, y, y_stride);
     }
   }
 
  private:
-  size_t out_ = 0, rank_ = 0;
-  AlignedBuffer<float> weight_, bias_;  // weight_ [rank, out]
+  size_t rank_ = 0, width_ = 0, head_floats_ = 0;
+  AlignedBuffer<float> packed_;  // of each head
 };
 
 }  // namespace linnet
