@@ -37,13 +37,21 @@ void Stop(int signal) {
 }  // namespace
 
 void HandleEndSignals(void (*handler)(int)) {
+  // Handlers have a stack of their own: the code that oneDNN generates for products points the stack
+  // register into the heap, where the frame of a handler would overwrite data. The kernel gives a
+  // signal of the process to its first thread, which this is.
+  alignas(64) static char memory[64 * 1024];
+  stack_t stack = {};
+  stack.ss_sp = memory;
+  stack.ss_size = sizeof(memory);
+  sigaltstack(&stack, nullptr);
   for (const int signal : kEndSignals) {
     struct sigaction action = {};
     sigaction(signal, nullptr, &action);
     if (action.sa_handler == SIG_IGN) continue;
     action = {};
     action.sa_handler = handler;
-    action.sa_flags = SA_RESTART;  // reads and writes continue
+    action.sa_flags = SA_RESTART | SA_ONSTACK;  // reads and writes continue
     sigaction(signal, &action, nullptr);
   }
 }
