@@ -85,7 +85,7 @@ void AddExperiment(CLI::App& app, const Experiment& experiment);
 void AddAll(CLI::App& app);
 
 // The options on the command line, as text for a page: " --seed 3 --data an4". `only` selects
-// options by name; empty: all that the description lists. Paths are reduced to their last component.
+// options by name; empty: all that the description lists. Of a path, the last component is shown.
 std::string GivenOptions(const Call& call, const std::vector<std::string>& only = {});
 
 // The functions of the experiments. MeasureRecords() serves figure 1 and tables 4 and 5,

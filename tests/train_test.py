@@ -525,6 +525,8 @@ class TrainTest(unittest.TestCase):
         for epochs in ("0.001", "1e300"):
             self.assert_refused(self.train("images", *TINY, "--data", mnist, "--out", out, "--epochs", epochs),
                                 "--epochs")
+        for channels in ("-1", "5000"):
+            self.assert_refused(self.train("images", *TINY, "--data", mnist, "--out", out, "--stem", channels), "--stem is")
         images = mnist / "train-images-idx3-ubyte.gz"
         images.write_bytes(images.read_bytes()[:-20])
         self.assert_refused(self.train("images", *TINY, "--data", mnist, "--out", out), images)

@@ -37,9 +37,9 @@ void Stop(int signal) {
 }  // namespace
 
 void HandleEndSignals(void (*handler)(int)) {
-  // Handlers have a stack of their own: the code that oneDNN generates for products points the stack
-  // register into the heap, where the frame of a handler would overwrite data. The kernel gives a
-  // signal of the process to its first thread, which this is.
+  // Handlers have a stack of their own: the code that oneDNN generates for products points the
+  // stack register into the heap, where the frame of a handler would overwrite data. The operating
+  // system delivers a signal of the process to its first thread, which calls this.
   alignas(64) static char memory[64 * 1024];
   stack_t stack = {};
   stack.ss_sp = memory;

@@ -13,7 +13,8 @@ namespace linnet::cli {
 
 constexpr int kEndSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
-// Installs `handler` for each of these signals; a later call replaces it.
+// Installs `handler` for each of these signals; a later call replaces it. Called in the first
+// thread. Handlers run on a stack of 64 KiB that is theirs alone.
 void HandleEndSignals(void (*handler)(int));
 
 // A signal removes the half-written files and ends the process.

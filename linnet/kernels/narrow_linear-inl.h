@@ -299,8 +299,8 @@ NarrowRowsTable(std::index_sequence<kIndex...>) {
 
 void NarrowLinearBody(const NarrowArgs& args) {
   static constexpr auto kTable = NarrowRowsTable(std::make_index_sequence<kNarrowRows>());
-  // Tiles of nearly equal height. The weights of two panels stay in the first-level cache while all
-  // rows pass over them.
+  // Tiles of nearly equal height. The weights of two panels (48 KiB at 768 inputs in bf16) stay in the
+  // caches near the core while all rows pass over them.
   const size_t tiles = (args.rows + kNarrowRows - 1) / kNarrowRows;
   const size_t block = tiles == 1 ? args.out : 2 * kPanel;
   for (size_t column = 0; column < args.out; column += block) {

@@ -39,7 +39,8 @@ struct EvalOptions {
   uint64_t seed = 0;  // of generated test sequences
 };
 
-// First random stream of generated test sequences, far from the training streams 0, 1, 2, ... of a seed.
+// First random stream of generated test sequences, far from the training streams 0, 1, 2, ... of
+// a seed.
 inline constexpr uint64_t kFreshStreams = uint64_t{1} << 62;
 
 struct Evaluation {

@@ -111,6 +111,7 @@ void Validate(const TrainConfig& config) {
   in_range("d_ff", config.d_ff, 0, 1 << 20);
   in_range("query_dim", config.query_dim, 0, 4096);
   in_range("value_dim", config.value_dim, 0, 4096);
+  in_range("stem", config.stem, 0, 4096);
   in_range("max_length", config.max_length, 1, 1 << 22);
   in_range("symbols", config.symbols, 1, 1 << 19);
   in_range("batch", config.batch, 1, 1 << 20);
