@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <iostream>
 
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/program/program.h"
 
 namespace linnet::bench {
 

@@ -20,7 +20,6 @@
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/kernels/bfloat16.h"
@@ -28,6 +27,7 @@
 #include "linnet/kernels/causal_linear_ref.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/kernels/machine_peak.h"
+#include "linnet/program/program.h"
 #include "linnet/rng.h"
 
 namespace linnet::bench {

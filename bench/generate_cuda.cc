@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "bench/generate.h"
-#include "linnet/cli/machine.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
+#include "linnet/program/machine.h"
 #include "linnet/rng.h"
 #include "linnet/runtime/cuda/cuda_engine.h"
 #include "linnet/runtime/model_ref.h"

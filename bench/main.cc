@@ -2,7 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/benchmarks.h"
-#include "linnet/cli/program.h"
+#include "linnet/program/program.h"
 
 int main(int argc, char** argv) {
   using namespace linnet::bench;

@@ -10,11 +10,11 @@
 #include "bench/products.h"
 #include "bench/random_model.h"
 #include "linnet/base/units.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/engine.h"
 #include "linnet/error.h"
 #include "linnet/kernels/isa.h"
+#include "linnet/program/program.h"
 #include "linnet/rng.h"
 
 namespace linnet::bench {

@@ -17,7 +17,6 @@
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/kernels/causal_linear.h"
@@ -25,6 +24,7 @@
 #include "linnet/kernels/machine_peak.h"
 #include "linnet/kernels/scan.h"
 #include "linnet/kernels/scan_ref.h"
+#include "linnet/program/program.h"
 #include "linnet/rng.h"
 
 namespace linnet::bench {

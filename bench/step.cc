@@ -14,12 +14,12 @@
 #include "bench/random_model.h"
 #include "linnet/base/aligned.h"
 #include "linnet/base/thread_pool.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/kernels/machine_peak.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/program/program.h"
 #include "linnet/rng.h"
 
 namespace linnet::bench {

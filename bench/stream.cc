@@ -12,12 +12,12 @@
 #include "bench/benchmarks.h"
 #include "linnet/base/aligned.h"
 #include "linnet/base/progress.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/kernels/linear_step.h"
 #include "linnet/kernels/narrow_linear_ref.h"
+#include "linnet/program/program.h"
 #include "linnet/rng.h"
 
 namespace linnet::bench {

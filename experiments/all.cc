@@ -7,8 +7,8 @@
 #include "experiments/measure.h"
 #include "linnet/base/progress.h"
 #include "linnet/base/units.h"
-#include "linnet/cli/program.h"
 #include "linnet/io/file.h"
+#include "linnet/program/program.h"
 
 namespace linnet::experiments {
 namespace {

@@ -8,10 +8,10 @@
 #include "experiments/page.h"
 #include "linnet/base/embedded_file.h"
 #include "linnet/base/thread_pool.h"
-#include "linnet/cli/program.h"
-#include "linnet/cli/signals.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/io/file.h"
+#include "linnet/program/program.h"
+#include "linnet/program/signals.h"
 
 namespace linnet::experiments {
 

@@ -6,10 +6,10 @@
 #include <iostream>
 
 #include "experiments/record.h"
-#include "linnet/cli/machine.h"
-#include "linnet/cli/program.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"
+#include "linnet/program/machine.h"
+#include "linnet/program/program.h"
 
 namespace linnet::experiments {
 

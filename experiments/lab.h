@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "linnet/base/function_ref.h"
-#include "linnet/cli/child.h"
 #include "linnet/error.h"
+#include "linnet/program/child.h"
 
 namespace linnet::experiments {
 

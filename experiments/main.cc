@@ -2,7 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "experiments/experiment.h"
-#include "linnet/cli/program.h"
+#include "linnet/program/program.h"
 
 namespace linnet::experiments {
 namespace {

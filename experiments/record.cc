@@ -4,10 +4,10 @@
 #include <cmath>
 
 #include "experiments/page.h"
-#include "linnet/cli/machine.h"
 #include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"
+#include "linnet/program/machine.h"
 
 namespace linnet::experiments {
 

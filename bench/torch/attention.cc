@@ -29,9 +29,6 @@
 #include "linnet/base/progress.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
-#include "linnet/cli/child.h"
-#include "linnet/cli/machine.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/kernels/isa.h"
@@ -39,6 +36,9 @@
 #include "linnet/nn/mixer.h"
 #include "linnet/ops/parallel.h"
 #include "linnet/ops/plain.h"
+#include "linnet/program/child.h"
+#include "linnet/program/machine.h"
+#include "linnet/program/program.h"
 
 namespace linnet::bench {
 namespace {

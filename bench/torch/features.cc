@@ -8,12 +8,12 @@
 
 #include "bench/bench.h"
 #include "bench/torch/benchmarks.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/nn/feature_map.h"
 #include "linnet/nn/mixer.h"
+#include "linnet/program/program.h"
 #ifdef LINNET_WITH_PLOT
 #include "linnet/plot/plot.h"
 #endif

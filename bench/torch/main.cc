@@ -2,8 +2,8 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/torch/benchmarks.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/torch/memory.h"
+#include "linnet/program/program.h"
 
 int main(int argc, char** argv) {
   using namespace linnet::bench;

@@ -13,12 +13,12 @@
 #include "bench/bench.h"
 #include "bench/torch/benchmarks.h"
 #include "linnet/base/peak_memory.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/ops/causal_linear.h"
+#include "linnet/program/program.h"
 #ifdef LINNET_WITH_PLOT
 #include "linnet/plot/plot.h"
 #endif

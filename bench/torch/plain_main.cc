@@ -2,9 +2,9 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/torch/device.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/torch/memory.h"
 #include "linnet/model/mixer.h"
+#include "linnet/program/program.h"
 
 namespace linnet::bench {
 namespace {

@@ -17,13 +17,13 @@
 #include "bench/scan_policies.h"
 #include "bench/torch/benchmarks.h"
 #include "linnet/base/units.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/kernels/machine_peak.h"
 #include "linnet/ops/parallel.h"
 #include "linnet/ops/scan.h"
+#include "linnet/program/program.h"
 
 namespace linnet::bench {
 namespace {

@@ -12,8 +12,6 @@
 #include "bench/torch/benchmarks.h"
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/thread_pool.h"
-#include "linnet/cli/machine.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/kernels/isa.h"
@@ -21,6 +19,8 @@
 #include "linnet/nn/optimizer.h"
 #include "linnet/nn/speech_model.h"
 #include "linnet/ops/plain.h"
+#include "linnet/program/machine.h"
+#include "linnet/program/program.h"
 
 namespace linnet::bench {
 namespace {

@@ -12,7 +12,6 @@
 #include "bench/bench.h"
 #include "bench/torch/benchmarks.h"
 #include "linnet/base/thread_pool.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/kernels/isa.h"
@@ -22,6 +21,7 @@
 #include "linnet/nn/sequence_model.h"
 #include "linnet/ops/causal_linear.h"
 #include "linnet/ops/plain.h"
+#include "linnet/program/program.h"
 
 namespace linnet::bench {
 namespace {

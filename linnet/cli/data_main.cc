@@ -16,13 +16,13 @@
 
 #include "linnet/base/progress.h"
 #include "linnet/base/units.h"
-#include "linnet/cli/program.h"
-#include "linnet/cli/signals.h"
 #include "linnet/error.h"
 #include "linnet/io/download.h"
 #include "linnet/io/gzip.h"
 #include "linnet/io/sha256.h"
 #include "linnet/io/tar.h"
+#include "linnet/program/program.h"
+#include "linnet/program/signals.h"
 #include "linnet/tasks/downloads.h"
 
 namespace linnet {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "linnet/base/units.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/io/png.h"
 #include "linnet/kernels/isa.h"
+#include "linnet/program/program.h"
 #include "linnet/runtime/cuda/cuda_engine.h"
 
 namespace linnet::cli {

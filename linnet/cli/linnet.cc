@@ -4,9 +4,9 @@
 #include <string_view>
 #include <vector>
 
-#include "linnet/cli/program.h"
 #include "linnet/cli/sibling.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/program/program.h"
 
 namespace {
 

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "linnet/base/units.h"
-#include "linnet/cli/program.h"
 #include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/plot/curves.h"
+#include "linnet/program/program.h"
 
 namespace linnet::cli {
 namespace {

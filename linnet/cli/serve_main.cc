@@ -1,6 +1,6 @@
 // linnet-serve: the verbs that use HTTP. `linnet serve` runs it.
-#include "linnet/cli/program.h"
 #include "linnet/cli/serve.h"
+#include "linnet/program/program.h"
 
 int main(int argc, char** argv) {
   using namespace linnet::cli;

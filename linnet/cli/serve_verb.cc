@@ -14,12 +14,12 @@
 #include <thread>
 
 #include "linnet/base/units.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/serve.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/program/program.h"
 #include "linnet/server/server.h"
 
 namespace linnet::cli {

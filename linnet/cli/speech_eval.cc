@@ -1,10 +1,10 @@
 // linnet eval for speech models: the phone error rate over a corpus.
 #include <iostream>
 
-#include "linnet/cli/program.h"
 #include "linnet/cli/speech.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
+#include "linnet/program/program.h"
 #include "linnet/tasks/speech/eval.h"
 
 namespace linnet::cli {

@@ -1,7 +1,7 @@
 // linnet-speech: the verbs that read audio. `linnet transcribe` runs it, and `linnet eval` for
 // speech models.
-#include "linnet/cli/program.h"
 #include "linnet/cli/speech.h"
+#include "linnet/program/program.h"
 
 int main(int argc, char** argv) {
   using namespace linnet::cli;

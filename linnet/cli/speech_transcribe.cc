@@ -8,11 +8,11 @@
 
 #include "linnet/base/units.h"
 #include "linnet/base/utf8.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/speech.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/io/json.h"
+#include "linnet/program/program.h"
 #include "linnet/speech.h"
 #include "linnet/tasks/speech/audio.h"
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "linnet/cli/image_options.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
+#include "linnet/program/program.h"
 #include "linnet/tasks/images/images.h"
 
 namespace linnet::cli {

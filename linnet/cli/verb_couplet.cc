@@ -3,9 +3,9 @@
 #include <iostream>
 
 #include "linnet/base/utf8.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
+#include "linnet/program/program.h"
 #include "linnet/tasks/couplet/couplet.h"
 
 namespace linnet::cli {

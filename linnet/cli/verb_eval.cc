@@ -7,11 +7,11 @@
 
 #include "linnet/base/units.h"
 #include "linnet/cli/image_options.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/sibling.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/program/program.h"
 #include "linnet/tasks/task.h"
 
 namespace linnet::cli {

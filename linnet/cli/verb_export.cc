@@ -10,13 +10,13 @@
 #include <vector>
 
 #include "linnet/base/units.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/io/pytorch.h"
 #include "linnet/io/safetensors.h"
 #include "linnet/model/checkpoint.h"
 #include "linnet/model/fla.h"
+#include "linnet/program/program.h"
 #include "linnet/runtime/narrow.h"
 
 namespace linnet::cli {

@@ -2,10 +2,10 @@
 #include <iostream>
 #include <iterator>
 
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/io/file.h"
+#include "linnet/program/program.h"
 #include "linnet/runtime/cuda/cuda_engine.h"
 #include "linnet/tasks/text/text.h"
 

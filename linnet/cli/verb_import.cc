@@ -15,7 +15,6 @@
 
 #include "linnet/base/units.h"
 #include "linnet/base/utf8.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/io/file.h"
@@ -26,6 +25,7 @@
 #include "linnet/model/mixer.h"
 #include "linnet/model/reference.h"
 #include "linnet/model/rwkv.h"
+#include "linnet/program/program.h"
 #include "linnet/tasks/images/images.h"
 #include "linnet/tasks/task.h"
 #include "linnet/version.h"

@@ -7,12 +7,12 @@
 #include <string>
 
 #include "linnet/base/units.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/io/json.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/program/program.h"
 #include "linnet/state.h"
 
 namespace linnet::cli {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "linnet/cli/image_options.h"
-#include "linnet/cli/program.h"
 #include "linnet/cli/verbs.h"
+#include "linnet/program/program.h"
 #include "linnet/tasks/images/images.h"
 
 namespace linnet::cli {

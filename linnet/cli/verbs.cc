@@ -11,12 +11,12 @@
 #include <string>
 
 #include "linnet/base/units.h"
-#include "linnet/cli/program.h"
 #include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/program/program.h"
 
 namespace linnet::cli {
 

@@ -12,13 +12,13 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "linnet/cli/program.h"
-#include "linnet/cli/signals.h"
 #include "linnet/cli/torch/config_flags.h"
 #include "linnet/cli/torch/torch_verbs.h"
 #include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/program/program.h"
+#include "linnet/program/signals.h"
 #include "linnet/train/linearize.h"
 #include "linnet/train/metrics.h"
 

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "linnet/cli/signals.h"
 #include "linnet/cli/torch/config_flags.h"
 #include "linnet/cli/torch/torch_verbs.h"
 #include "linnet/error.h"
 #include "linnet/io/file.h"
+#include "linnet/program/signals.h"
 #include "linnet/train/trainer.h"
 
 namespace linnet {

@@ -5,10 +5,10 @@
 #include <new>
 #include <string>
 
-#include "linnet/cli/program.h"
 #include "linnet/cli/torch/memory.h"
 #include "linnet/cli/torch/torch_verbs.h"
 #include "linnet/error.h"
+#include "linnet/program/program.h"
 
 namespace linnet {
 

@@ -4,8 +4,8 @@
 //   CLI::App app("Trains models", "linnet-train");
 //   ...
 //   return RunProgram(app, argc, argv);
-#ifndef LINNET_CLI_PROGRAM_H_
-#define LINNET_CLI_PROGRAM_H_
+#ifndef LINNET_PROGRAM_PROGRAM_H_
+#define LINNET_PROGRAM_PROGRAM_H_
 
 #include <CLI/CLI.hpp>
 #include <string>
@@ -55,4 +55,4 @@ CLI::Option* AddListOption(CLI::App* verb, const std::string& name, std::vector<
 
 }  // namespace linnet::cli
 
-#endif  // LINNET_CLI_PROGRAM_H_
+#endif  // LINNET_PROGRAM_PROGRAM_H_

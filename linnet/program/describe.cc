@@ -1,4 +1,4 @@
-#include "linnet/cli/describe.h"
+#include "linnet/program/describe.h"
 
 #include <algorithm>
 #include <string>

@@ -1,4 +1,4 @@
-#include "linnet/cli/program.h"
+#include "linnet/program/program.h"
 
 #include <fcntl.h>
 
@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "linnet/base/suggestion.h"
-#include "linnet/cli/describe.h"
-#include "linnet/cli/signals.h"
 #include "linnet/error.h"
 #include "linnet/kernels/isa.h"
+#include "linnet/program/describe.h"
+#include "linnet/program/signals.h"
 #include "linnet/version.h"
 
 namespace linnet::cli {

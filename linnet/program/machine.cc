@@ -1,4 +1,4 @@
-#include "linnet/cli/machine.h"
+#include "linnet/program/machine.h"
 
 #include <ctime>
 #include <fstream>

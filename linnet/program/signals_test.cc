@@ -1,4 +1,4 @@
-#include "linnet/cli/signals.h"
+#include "linnet/program/signals.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "linnet/cli/child.h"
+#include "linnet/program/child.h"
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -10,9 +10,9 @@
 #include <filesystem>
 #include <system_error>
 
-#include "linnet/cli/program.h"
-#include "linnet/cli/signals.h"
 #include "linnet/error.h"
+#include "linnet/program/program.h"
+#include "linnet/program/signals.h"
 
 namespace linnet::cli {
 namespace {

@@ -1,7 +1,7 @@
 // A description of a program's verbs and options, from which scripts/manual makes man pages and
 // shell completions.
-#ifndef LINNET_CLI_DESCRIBE_H_
-#define LINNET_CLI_DESCRIBE_H_
+#ifndef LINNET_PROGRAM_DESCRIBE_H_
+#define LINNET_PROGRAM_DESCRIBE_H_
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -15,4 +15,4 @@ nlohmann::ordered_json Describe(const CLI::App& app);
 
 }  // namespace linnet::cli
 
-#endif  // LINNET_CLI_DESCRIBE_H_
+#endif  // LINNET_PROGRAM_DESCRIBE_H_

@@ -4,8 +4,8 @@
 //   StopAtSignals();
 //   while (!StopAsked()) Work();
 //   Save();
-#ifndef LINNET_CLI_SIGNALS_H_
-#define LINNET_CLI_SIGNALS_H_
+#ifndef LINNET_PROGRAM_SIGNALS_H_
+#define LINNET_PROGRAM_SIGNALS_H_
 
 #include <csignal>
 
@@ -41,4 +41,4 @@ class SignalsHeld {
 
 }  // namespace linnet::cli
 
-#endif  // LINNET_CLI_SIGNALS_H_
+#endif  // LINNET_PROGRAM_SIGNALS_H_

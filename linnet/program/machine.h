@@ -1,6 +1,6 @@
 // The machine and the date of a measurement, for its record.
-#ifndef LINNET_CLI_MACHINE_H_
-#define LINNET_CLI_MACHINE_H_
+#ifndef LINNET_PROGRAM_MACHINE_H_
+#define LINNET_PROGRAM_MACHINE_H_
 
 #include <string>
 
@@ -11,4 +11,4 @@ std::string Today();        // "2026-11-21"
 
 }  // namespace linnet::cli
 
-#endif  // LINNET_CLI_MACHINE_H_
+#endif  // LINNET_PROGRAM_MACHINE_H_

@@ -3,8 +3,8 @@
 //   const ChildResult bench = RunChild("linnet", {"bench", "attention", "--json"});
 //   if (bench.exit_code != 0) throw ...;   // the child has printed the reason on stderr
 //   Use(bench.out);
-#ifndef LINNET_CLI_CHILD_H_
-#define LINNET_CLI_CHILD_H_
+#ifndef LINNET_PROGRAM_CHILD_H_
+#define LINNET_PROGRAM_CHILD_H_
 
 #include <string>
 #include <vector>
@@ -31,4 +31,4 @@ void EndAtSignals();
 
 }  // namespace linnet::cli
 
-#endif  // LINNET_CLI_CHILD_H_
+#endif  // LINNET_PROGRAM_CHILD_H_
