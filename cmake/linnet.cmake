@@ -25,8 +25,10 @@ function(linnet_sources variable)
 endfunction()
 
 # linnet_cold_code(TARGET)
-#   Optimizes a program little whose time goes into the libraries that it calls. Compiling its files then takes a third
-#   less: they are mostly templates of GoogleTest, CLI11 and JSON. GCC 12 crashes on precompiled headers of another -O.
+#   Optimizes a target little whose time goes into the libraries that it calls: programs, tests, and the training half,
+#   whose arithmetic is in libtorch, oneDNN and linnet/kernels. Its files, mostly templates of torch, GoogleTest, CLI11 and
+#   JSON, then compile in two thirds of the time. All users of a precompiled header need the same -O: with another,
+#   GCC 12 crashes.
 function(linnet_cold_code target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
@@ -37,6 +39,7 @@ endfunction()
 function(linnet_torch_headers target)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_options(${target} PRIVATE -fPIC)
+  linnet_cold_code(${target})
   target_precompile_headers(${target} REUSE_FROM linnet_ops)
 endfunction()
 

@@ -24,6 +24,8 @@ import tempfile
 import unittest
 import wave
 
+import train_forks
+
 BIN = pathlib.Path("build/release/bin").resolve()
 
 TINY = ["--layers", 2, "--heads", 2, "--d-model", 16, "--batch", 2, "--steps", 2, "--threads", 1]
@@ -35,7 +37,7 @@ NARROW = ("bf16", "int8")
 
 
 def run(*args):
-    return subprocess.run([BIN / "linnet", *map(str, args)], capture_output=True, text=True, timeout=300)
+    return train_forks.run(BIN, *args)
 
 
 def mixers():

@@ -18,6 +18,8 @@ import tempfile
 import unittest
 import wave
 
+import train_forks
+
 BIN = pathlib.Path("build/release/bin").resolve()
 
 RATE = 16000
@@ -70,6 +72,8 @@ def tensors(path):
 
 
 def run(*args, **options):
+    if not options:
+        return train_forks.run(BIN, *args)
     return subprocess.run([BIN / "linnet", *map(str, args)], capture_output=True,
                           text=options.pop("text", True), timeout=300, **options)
 

@@ -13,6 +13,8 @@ import sys
 import tempfile
 import unittest
 
+import train_forks
+
 BIN = pathlib.Path("build/release/bin").resolve()
 
 FIRST, SECOND = "天日山风花春红高", "地月水雨草秋绿低"  # SECOND[i] answers FIRST[i]
@@ -20,7 +22,7 @@ TINY = ["--layers", 2, "--heads", 2, "--d-model", 32, "--threads", 2, "--dropout
 
 
 def run(*args):
-    return subprocess.run([BIN / "linnet", *map(str, args)], capture_output=True, text=True, timeout=300)
+    return train_forks.run(BIN, *args)
 
 
 class TextTest(unittest.TestCase):

@@ -19,6 +19,8 @@ import tempfile
 import time
 import unittest
 
+import train_forks
+
 BIN = pathlib.Path("build/release/bin").resolve()
 
 TINY = ["--layers", "1", "--heads", "2", "--d-model", "16", "--batch", "4", "--threads", "2"]
@@ -59,8 +61,10 @@ class TrainTest(unittest.TestCase):
         self.addCleanup(shutil.rmtree, self.dir)
 
     def train(self, *args, **options):
-        return subprocess.run([BIN / "linnet", "train", *map(str, args)], capture_output=True, text=True,
-                              timeout=300, **options)
+        if options:
+            return subprocess.run([BIN / "linnet", "train", *map(str, args)], capture_output=True, text=True,
+                                  timeout=300, **options)
+        return train_forks.run(BIN, "train", *args)
 
     def run_ok(self, *args):
         result = self.train(*args)

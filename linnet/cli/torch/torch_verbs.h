@@ -10,6 +10,9 @@ namespace linnet {
 void AddTrain(CLI::App& app, int& exit_code);
 void AddLinearize(CLI::App& app, int& exit_code);
 
+// linnet-train with these arguments; returns its exit code.
+int TrainProgram(int argc, char** argv);
+
 // Returns run(), with libtorch's errors as RuntimeError, or std::bad_alloc if memory ran out.
 int WithTorchErrors(const std::function<int()>& run);
 

@@ -1,37 +1,4 @@
 // linnet-train: the verbs that need libtorch. `linnet train` and `linnet linearize` run it.
-#include <c10/util/Exception.h>
-
-#include <CLI/CLI.hpp>
-#include <new>
-#include <string>
-
-#include "linnet/cli/torch/memory.h"
 #include "linnet/cli/torch/torch_verbs.h"
-#include "linnet/error.h"
-#include "linnet/program/program.h"
 
-namespace linnet {
-
-int WithTorchErrors(const std::function<int()>& run) {
-  try {
-    return run();
-  } catch (const c10::Error& error) {
-    const std::string what = error.what_without_backtrace();
-    if (what.find("DefaultCPUAllocator") != std::string::npos) throw std::bad_alloc();
-    throw RuntimeError(what);
-  }
-}
-
-}  // namespace linnet
-
-int main(int argc, char** argv) {
-  linnet::KeepFreedMemory();
-  CLI::App app("Train models", "linnet");
-  linnet::cli::SetUp(app);
-  app.get_formatter()->column_width(32);
-  int exit_code = 0;
-  linnet::AddTrain(app, exit_code);
-  linnet::AddLinearize(app, exit_code);
-  const int failed = linnet::cli::RunProgram(app, argc, argv);
-  return failed != 0 ? failed : exit_code;
-}
+int main(int argc, char** argv) { return linnet::TrainProgram(argc, argv); }

@@ -1,0 +1,36 @@
+#include <c10/util/Exception.h>
+
+#include <CLI/CLI.hpp>
+#include <new>
+#include <string>
+
+#include "linnet/cli/torch/memory.h"
+#include "linnet/cli/torch/torch_verbs.h"
+#include "linnet/error.h"
+#include "linnet/program/program.h"
+
+namespace linnet {
+
+int WithTorchErrors(const std::function<int()>& run) {
+  try {
+    return run();
+  } catch (const c10::Error& error) {
+    const std::string what = error.what_without_backtrace();
+    if (what.find("DefaultCPUAllocator") != std::string::npos) throw std::bad_alloc();
+    throw RuntimeError(what);
+  }
+}
+
+int TrainProgram(int argc, char** argv) {
+  KeepFreedMemory();
+  CLI::App app("Train models", "linnet");
+  cli::SetUp(app);
+  app.get_formatter()->column_width(32);
+  int exit_code = 0;
+  AddTrain(app, exit_code);
+  AddLinearize(app, exit_code);
+  const int failed = cli::RunProgram(app, argc, argv);
+  return failed != 0 ? failed : exit_code;
+}
+
+}  // namespace linnet

@@ -1,0 +1,54 @@
+"""Runs `linnet train` and `linnet linearize` as forks of one process that has libtorch loaded (train_forks.cc). A start
+of linnet-train takes 0.6 s, most of it for loading libtorch, and the tests need hundreds."""
+
+import atexit
+import json
+import os
+import pathlib
+import select
+import subprocess
+import tempfile
+
+VERBS = ("train", "linearize")
+
+_servers = {}
+
+
+class _Server:
+    def __init__(self, program):
+        # As `linnet` sets it before it starts linnet-train: libgomp reads it when it is loaded.
+        env = {"GOMP_SPINCOUNT": "10000", **os.environ}
+        self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+        self.folder = tempfile.TemporaryDirectory(prefix="linnet_train_forks.")
+        atexit.register(self.close)
+
+    def close(self):
+        self.process.kill()  # its children die with it
+        self.process.communicate()
+        self.folder.cleanup()
+
+    def run(self, arguments, timeout):
+        out, err = (pathlib.Path(self.folder.name) / name for name in ("out", "err"))
+        command = {"arguments": arguments, "out": str(out), "err": str(err)}
+        self.process.stdin.write(json.dumps(command).encode() + b"\n")
+        self.process.stdin.flush()
+        if not select.select([self.process.stdout], [], [], timeout)[0]:
+            raise subprocess.TimeoutExpired(arguments, timeout, err.read_bytes())
+        code = int(self.process.stdout.readline())
+        return subprocess.CompletedProcess(arguments, code, out.read_text(), err.read_text())
+
+
+def run(folder, *args, timeout=300):
+    """Runs `linnet ARGS` with the programs in `folder`; returns a CompletedProcess with text output."""
+    args = [str(arg) for arg in args]
+    if args[0] not in VERBS:
+        return subprocess.run([folder / "linnet", *args], capture_output=True, text=True, timeout=timeout)
+    if folder not in _servers:
+        _servers[folder] = _Server(folder / "train_forks")
+    server = _servers[folder]
+    try:
+        return server.run(args, timeout)
+    except subprocess.TimeoutExpired:
+        del _servers[folder]
+        server.close()
+        raise
