@@ -174,8 +174,8 @@ bool IsRnn(const ModelSpec& spec) {
                      [](const MixerSpec& mixer) { return FindMixer(mixer.kind).recurrent; });
 }
 
-// The cases for which `applies` is true, on the best instruction set; on each other one a quarter
-// of them, in turn. The kernels' own tests compare all instruction sets.
+// The cases for which `applies` is true, on the best instruction set; on each other one an
+// eighth of them, in turn. The kernels' own tests compare all instruction sets.
 template <class Applies>
 auto CasesWhere(Applies applies) {
   std::vector<Conformance::ParamType> cases;
@@ -184,7 +184,7 @@ auto CasesWhere(Applies applies) {
   for (const MixerCase& one : Cases()) {
     if (!applies(one.spec)) continue;
     for (size_t i = 0; i < isas.size(); ++i) {
-      if (i == 0 || (i + turn) % 4 == 0) cases.emplace_back(one.name, isas[i]);
+      if (i == 0 || (i + turn) % 8 == 0) cases.emplace_back(one.name, isas[i]);
     }
     ++turn;
   }
