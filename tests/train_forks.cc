@@ -1,5 +1,5 @@
-// linnet-train for tests: runs each command in a fork of this process. Loading libtorch takes longer
-// than most runs in a test; a fork has it loaded.
+// linnet-train for tests: runs each command in a fork of this process. Loading libtorch takes
+// longer than most runs in a test; a fork has it loaded.
 //
 // Reads commands from stdin, a line each: {"arguments": ["train", ...], "out": PATH, "err": PATH}.
 // Answers each with a line, the exit code, or 128 + the signal that ended it. stdout and stderr of

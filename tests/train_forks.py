@@ -34,8 +34,10 @@ class _Server:
         self.process.stdin.flush()
         if not select.select([self.process.stdout], [], [], timeout)[0]:
             raise subprocess.TimeoutExpired(arguments, timeout, err.read_bytes())
-        code = int(self.process.stdout.readline())
-        return subprocess.CompletedProcess(arguments, code, out.read_text(), err.read_text())
+        code = self.process.stdout.readline()
+        if not code:
+            raise RuntimeError(f"train_forks ended with {self.process.wait()} before {arguments} had run")
+        return subprocess.CompletedProcess(arguments, int(code), out.read_text(), err.read_text())
 
 
 def run(folder, *args, timeout=300):
