@@ -133,11 +133,28 @@ class Runner {
     }
   }
 
+  // The description with the methods that --methods names.
+  json Chosen() const {
+    json about = about_;
+    const json chosen = options_.value("methods", json());
+    if (chosen.is_null()) return about;
+    const auto choose = [&](json& of) {
+      if (!of.contains("methods")) return;
+      std::erase_if(of["methods"].get_ref<json::array_t&>(), [&](const json& method) {
+        return std::count(chosen.begin(), chosen.end(), method.at("name")) == 0;
+      });
+    };
+    choose(about);
+    if (about.contains("datasets")) std::ranges::for_each(about["datasets"], choose);
+    return about;
+  }
+
   // The files of a new record, which begins with the fields that options amend.
   Files Measured(const Lab& lab, json record) const {
     CheckWritableFolder(out_);
     Files pictures;
-    const Call call{about_, options_, verb_, lab, &pictures};
+    const json about = Chosen();
+    const Call call{about, options_, verb_, lab, &pictures};
     experiment_.measure(call, record);
     record.emplace("command", StrCat("linnet reproduce ", name_, GivenOptions(call)));
     record["experiment"] = name_;

@@ -97,8 +97,8 @@ std::optional<json> Walk(const json& value, std::string_view path) {
   }
   size_t index = 0;
   const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), index);
-  const bool there = error == std::errc() && *end == 0 && index < value.size();
-  return there ? Walk(value[index], path) : std::nullopt;
+  if (error != std::errc() || *end != 0) return std::nullopt;
+  return index < value.size() ? Walk(value[index], path) : json();
 }
 
 bool Holds(const json& value) {
@@ -218,8 +218,9 @@ std::string Section(const std::string& tag, std::string_view body, const Scope& 
 
 std::optional<json> Find(std::string_view path, const Scope& scope) {
   if (path == ".") return scope.values;
-  std::optional<json> value = Walk(scope.values, path);
-  return value || scope.outer == nullptr ? value : Find(path, *scope.outer);
+  const std::string_view first = path.substr(0, path.find('.'));
+  const bool here = Walk(scope.values, first).has_value() || scope.outer == nullptr;
+  return here ? Walk(scope.values, path) : Find(path, *scope.outer);
 }
 
 json Evaluate(std::string_view text, const Scope& scope) {

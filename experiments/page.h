@@ -33,9 +33,9 @@ struct Scope {
   const Scope* outer = nullptr;
 };
 
-// The value at a path, from the innermost scope that has it, or nullopt. "a.b" is a field, "a.2"
-// the third element of a list, "a.*.b" the list of a field of every element, "." the innermost
-// values. A field of null is null.
+// The value at a path, from the innermost scope that has its first name, or nullopt. "a.b" is a
+// field, "a.2" the third element of a list (null beyond its end), "a.*.b" the list of a field of
+// every element, "." the innermost values. A field of null is null.
 std::optional<nlohmann::json> Find(std::string_view path, const Scope& scope);
 
 // Evaluates an expression of paths, numbers, + - * / between spaces, parentheses, and functions of

@@ -85,11 +85,16 @@ TEST(Evaluate, Expressions) {
   EXPECT_EQ(value("count(runs)"), 2);
   EXPECT_EQ(value("max(1, floor(7.9 / 2))"), 3);
   EXPECT_EQ(value("or(none, 0, batch)"), 10);
-  // Arithmetic with null gives null, as does a field of null.
-  for (const char* text : {"none * 2", "none.field", "3 / none", "max(empty)"}) {
+  // The first name of a path decides where it is looked up.
+  const json own = {{"runs", {{{"loss", 1}}}}};
+  const Scope inner{own, &scope};
+  EXPECT_EQ(Evaluate("runs.0.loss", inner), 1);
+  EXPECT_EQ(Evaluate("runs.1.loss", inner), nullptr);
+  // Arithmetic with null gives null, as does a field of null, or of an element that is not there.
+  for (const char* text : {"none * 2", "none.field", "3 / none", "max(empty)", "curve.7.0"}) {
     EXPECT_EQ(value(text), nullptr) << text;
   }
-  for (const char* text : {"gone", "curve.7", "curve.*.gone", "each + runs.*", "scale"}) {
+  for (const char* text : {"gone", "curve.*.gone", "each + runs.*", "scale"}) {
     EXPECT_THROW(value(text), json::exception) << text;
   }
   for (const char* text : {"odd(1)", "max(1", "1 + 2)"}) EXPECT_THROW(value(text), Error) << text;

@@ -1,9 +1,9 @@
 // linnet-train for tests: runs each command in a fork of this process. Loading libtorch takes
 // longer than most runs in a test; a fork has it loaded.
 //
-// Reads commands from stdin, a line each: {"arguments": ["train", ...], "out": PATH, "err": PATH}.
-// Answers each with a line, the exit code, or 128 + the signal that ended it. stdout and stderr of
-// the command go to the two files. (train_forks.py)
+// Reads commands from stdin, a line each: {"arguments": ["train", ...], "folder": its working
+// directory, "out": PATH, "err": PATH}. Answers each with a line, the exit code, or 128 + the
+// signal that ended it. stdout and stderr of the command go to the two files. (train_forks.py)
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -32,6 +33,7 @@ void Redirect(int fd, const std::string& path, int flags) {
 
 [[noreturn]] void RunCommand(const nlohmann::json& command) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
+  std::filesystem::current_path(command.at("folder").get<std::string>());
   Redirect(0, "/dev/null", O_RDONLY);
   Redirect(1, command.at("out"), O_WRONLY | O_CREAT | O_TRUNC);
   Redirect(2, command.at("err"), O_WRONLY | O_CREAT | O_TRUNC);

@@ -27,9 +27,9 @@ class _Server:
         self.process.communicate()
         self.folder.cleanup()
 
-    def run(self, arguments, timeout):
+    def run(self, arguments, timeout, cwd):
         out, err = (pathlib.Path(self.folder.name) / name for name in ("out", "err"))
-        command = {"arguments": arguments, "out": str(out), "err": str(err)}
+        command = {"arguments": arguments, "folder": str(cwd), "out": str(out), "err": str(err)}
         self.process.stdin.write(json.dumps(command).encode() + b"\n")
         self.process.stdin.flush()
         if not select.select([self.process.stdout], [], [], timeout)[0]:
@@ -40,16 +40,16 @@ class _Server:
         return subprocess.CompletedProcess(arguments, int(code), out.read_text(), err.read_text())
 
 
-def run(folder, *args, timeout=300):
+def run(folder, *args, timeout=300, cwd=None):
     """Runs `linnet ARGS` with the programs in `folder`; returns a CompletedProcess with text output."""
     args = [str(arg) for arg in args]
     if args[0] not in VERBS:
-        return subprocess.run([folder / "linnet", *args], capture_output=True, text=True, timeout=timeout)
+        return subprocess.run([folder / "linnet", *args], capture_output=True, text=True, timeout=timeout, cwd=cwd)
     if folder not in _servers:
         _servers[folder] = _Server(folder / "train_forks")
     server = _servers[folder]
     try:
-        return server.run(args, timeout)
+        return server.run(args, timeout, cwd or os.getcwd())
     except subprocess.TimeoutExpired:
         del _servers[folder]
         server.close()
