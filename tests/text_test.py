@@ -66,6 +66,17 @@ class TextTest(unittest.TestCase):
         lines = (self.dir / name / "metrics.jsonl").read_text().splitlines()
         return [json.loads(line)[metric] for line in lines if metric in line][-1]
 
+    def test_a_presets_convolution_is_not_added_to_those_of_mixers(self):
+        for attention, flags, expected in (("causal-linear", [], 4), ("delta-net", [], 0), ("gla", [], 4),
+                                           ("delta-net:1,full", [], 4), ("delta-net", ["--convolution", 4], 4),
+                                           ("delta-net", ["--short-convolution", 0], 4)):
+            out = self.dir / "convolutions"
+            shutil.rmtree(out, ignore_errors=True)
+            result = run("train", "text", "--preset", "small", *TINY, "--data", self.text, "--context", 16, "--steps", 1,
+                         "--attention", attention, *flags, "--out", out)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(json.loads((out / "config.json").read_text())["convolution"], expected, (attention, flags))
+
     def test_the_shipped_model_writes_plays(self):
         model = pathlib.Path("models/shakespeare.safetensors")
         self.assertLess(model.stat().st_size, 3_000_000)

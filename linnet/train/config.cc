@@ -320,6 +320,14 @@ void DropUnusedOptions(TrainConfig& config) {
   VisitUnusedOptions(config, [](const char*, bool, auto& set, auto plain) { set = plain; });
 }
 
+bool HasShortConvolutions(const TrainConfig& config) {
+  const std::vector<MixerInfo> infos = InfosOf(PatternOf(config.attention));
+  return config.short_convolution > 0 && !infos.empty() &&
+         std::all_of(infos.begin(), infos.end(), [](const MixerInfo& info) {
+           return HasOption(info, "short_convolution", /*of_softmax=*/false);
+         });
+}
+
 ModelSpec BaseSpec(const TrainConfig& config) {
   const int per_head = config.d_model / config.heads;
   ModelSpec spec;

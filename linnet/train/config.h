@@ -199,7 +199,8 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
         c.norm_first);
   visit("embedding_norm", "", "a norm of the embeddings before the first layer", c.embedding_norm);
   visit("convolution", "",
-        "width of a depthwise convolution before each layer's mixer, in positions; 0: none",
+        "width of a depthwise convolution before each layer's mixer, in positions; 0: none. "
+        "Presets have none before mixers with short convolutions",
         c.convolution);
 }
 
@@ -373,6 +374,9 @@ ModelSpec BaseSpec(const TrainConfig& config);
 // Sets options of mixers that no layer of --attention has back to their defaults; BaseSpec()
 // refuses them.
 void DropUnusedOptions(TrainConfig& config);
+
+// Whether every layer's mixer has convolutions of its queries, keys and values.
+bool HasShortConvolutions(const TrainConfig& config);
 
 }  // namespace linnet::train
 

@@ -87,6 +87,11 @@ TrainConfig Resolve(const TrainCommand& command) {
     ApplyJson(ReadFile(command.config_file, 1 << 20), command.config_file, config);
   }
   command.flags.Apply(*command.app, config);
+  // Two convolutions in a row learn slowly: a preset's does not precede those of the mixers.
+  const CLI::Option* convolution = command.app->get_option_no_throw("--convolution");
+  const bool chosen = command.resume || !command.config_file.empty() ||
+                      (convolution != nullptr && convolution->count() > 0);
+  if (!chosen && train::HasShortConvolutions(config)) config.convolution = 0;
   if (command.resume && config.init != init) {
     throw InputError("--init ", config.init, ": a resumed run already has weights",
                      init.empty() ? "" : StrCat(" (it was initialized from ", init, ")"),
