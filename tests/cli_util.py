@@ -15,6 +15,8 @@ import tempfile
 import unittest
 import zlib
 
+import train_forks
+
 BIN = pathlib.Path("build/release/bin").resolve()  # main() sets it
 
 # ---------------------------------------------------------------------------------------------------
@@ -155,6 +157,8 @@ class Case(unittest.TestCase):
         return path
 
     def run_linnet(self, *arguments, env=None, program=None):
+        if not env and program is None and (BIN / "train_forks").exists():
+            return train_forks.run(BIN, *arguments, cwd=self.dir)
         return subprocess.run([program or BIN / "linnet", *map(str, arguments)], cwd=self.dir,
                               env={**os.environ, **(env or {})}, capture_output=True, text=True,
                               timeout=300)

@@ -43,7 +43,7 @@ class _Server:
 def run(folder, *args, timeout=300, cwd=None):
     """Runs `linnet ARGS` with the programs in `folder`; returns a CompletedProcess with text output."""
     args = [str(arg) for arg in args]
-    if args[0] not in VERBS:
+    if not args or args[0] not in VERBS:
         return subprocess.run([folder / "linnet", *args], capture_output=True, text=True, timeout=timeout, cwd=cwd)
     if folder not in _servers:
         _servers[folder] = _Server(folder / "train_forks")

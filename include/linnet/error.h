@@ -12,20 +12,61 @@
 #ifndef LINNET_ERROR_H_
 #define LINNET_ERROR_H_
 
+#include <initializer_list>
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <type_traits>
 
 #include "linnet/export.h"
 
 namespace linnet {
 
+namespace internal {
+
+// A part of a message. Text is not copied. Templates that stream each part themselves would make
+// every file that throws errors slow to compile.
+class Part {
+ public:
+  Part(const char* text) : text_(text) {}
+  Part(const std::string& text) : text_(text) {}
+  Part(std::string_view text) : text_(text) {}
+  template <typename T>
+  Part(const T& value) : own_(Streamed(value)), text_(own_) {}
+  Part(const Part&) = delete;
+  Part& operator=(const Part&) = delete;
+
+  std::string_view text() const { return text_; }
+
+ private:
+  template <typename T>
+  static std::string Streamed(const T& value) {
+    if constexpr (std::is_integral_v<T> && sizeof(T) > 1) {
+      return std::to_string(value);
+    } else {
+      std::ostringstream out;
+      out << value;
+      return out.str();
+    }
+  }
+
+  std::string own_;
+  std::string_view text_;
+};
+
+inline std::string Concatenate(std::initializer_list<Part> parts) {
+  std::string all;
+  for (const Part& part : parts) all += part.text();
+  return all;
+}
+
+}  // namespace internal
+
 // Concatenates anything streamable: StrCat("layer ", 3, ": ", 0.5).
 template <typename... Parts>
 std::string StrCat(const Parts&... parts) {
-  std::ostringstream out;
-  (out << ... << parts);
-  return out.str();
+  return internal::Concatenate({parts...});
 }
 
 // The base of both. Cannot be thrown or copied itself, so that no error loses its type.

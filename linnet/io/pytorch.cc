@@ -521,7 +521,7 @@ class ZipWriter {
 
   void Finish(AtomicFile& file) {
     Check(zip_close(zip_.get()) == 0);
-    zip_.release();
+    static_cast<void>(zip_.release());  // zip_close has freed it
     zip_source_t* source = buffer_.get();
     if (zip_source_open(source) != 0) throw RuntimeError("cannot read back a zip archive");
     std::vector<char> block(size_t{1} << 20);

@@ -17,7 +17,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-LinearAttentionShape ShapeOf(const Tensor& q, const Tensor& v) {
+LinearAttentionShape LinearShapeOf(const Tensor& q, const Tensor& v) {
   return {static_cast<size_t>(q.size(0)), static_cast<size_t>(q.size(1)),
           static_cast<size_t>(v.size(1)), static_cast<size_t>(q.size(2)),
           static_cast<size_t>(q.size(3)), static_cast<size_t>(v.size(3))};
@@ -30,11 +30,10 @@ class LinearAttentionFunction : public torch::autograd::Function<LinearAttention
                         int64_t feature_map, bool normalize, double eps) {
     const Tensor q = DenseRows(q_in), k = DenseRows(k_in), v = DenseRows(v_in);
     const Tensor lengths = optional_lengths.value_or(Tensor());
-    const LinearAttentionShape shape = ShapeOf(q, v);
+    const LinearAttentionShape shape = LinearShapeOf(q, v);
     const Tensor out = torch::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
     const Tensor kept = Floats(kernels::LinearAttentionKept(shape));
-    const size_t slots = AtSlots();
-    const Tensor scratch = Floats(slots * kernels::LinearAttentionScratch(shape));
+    const ThreadScratch scratch(kernels::LinearAttentionScratch(shape));
     ForElement(q, [&](auto element) {
       using T = decltype(element);
       kernels::LinearAttentionForward(
@@ -45,7 +44,7 @@ class LinearAttentionFunction : public torch::autograd::Function<LinearAttention
                                                    .out = View<T>(out),
                                                    .lengths = Lengths(lengths),
                                                    .kept = kept.data_ptr<float>()},
-          {scratch.data_ptr<float>(), slots}, AtParallelFor);
+          scratch, AtParallelFor);
     });
     context->save_for_backward({q, k, v, out, kept, lengths});
     context->saved_data["feature_map"] = feature_map;
@@ -59,11 +58,10 @@ class LinearAttentionFunction : public torch::autograd::Function<LinearAttention
     const variable_list saved = context->get_saved_variables();
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &kept = saved[4];
     const Tensor grad_out = DenseRows(grads[0]);
-    const LinearAttentionShape shape = ShapeOf(q, v);
+    const LinearAttentionShape shape = LinearShapeOf(q, v);
     const auto dense_like = [](const Tensor& x) { return torch::empty(x.sizes(), x.options()); };
     const Tensor grad_q = dense_like(q), grad_k = dense_like(k), grad_v = dense_like(v);
-    const size_t slots = AtSlots();
-    const Tensor scratch = Floats(slots * kernels::LinearAttentionScratch(shape));
+    const ThreadScratch scratch(kernels::LinearAttentionScratch(shape));
     ForElement(q, [&](auto element) {
       using T = decltype(element);
       kernels::LinearAttentionBackward(
@@ -80,7 +78,7 @@ class LinearAttentionFunction : public torch::autograd::Function<LinearAttention
                                                     .grad_q = View<T>(grad_q),
                                                     .grad_k = View<T>(grad_k),
                                                     .grad_v = View<T>(grad_v)},
-          {scratch.data_ptr<float>(), slots}, AtParallelFor);
+          scratch, AtParallelFor);
     });
     const Variable none;
     return {grad_q, grad_k, grad_v, none, none, none, none};

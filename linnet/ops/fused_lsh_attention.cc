@@ -23,21 +23,6 @@ LshAttentionShape ShapeOf(const Tensor& q, const Tensor& v, int64_t rounds) {
           static_cast<size_t>(v.size(3)), static_cast<size_t>(rounds)};
 }
 
-// Working memory with one slot for each thread.
-class Slots {
- public:
-  Slots(const LshAttentionShape& shape, const LshAttentionOptions& options)
-      : count_(AtSlots()),
-        memory_(torch::empty(
-            {static_cast<int64_t>(count_ * kernels::LshAttentionScratch(shape, options))},
-            torch::kFloat32)) {}
-  kernels::Scratch scratch() const { return {memory_.data_ptr<float>(), count_}; }
-
- private:
-  size_t count_;
-  Tensor memory_;
-};
-
 class LshAttentionFunction : public torch::autograd::Function<LshAttentionFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& q_in, const Tensor& v_in,
@@ -59,7 +44,8 @@ class LshAttentionFunction : public torch::autograd::Function<LshAttentionFuncti
                                   .lengths = Lengths(lengths),
                                   .places = places.data_ptr<int32_t>(),
                                   .sums = sums.data_ptr<float>()},
-                                 Slots(shape, options).scratch(), AtParallelFor);
+                                 ThreadScratch(kernels::LshAttentionScratch(shape, options)),
+                                 AtParallelFor);
     context->save_for_backward({q, v, out, places, sums, lengths});
     context->saved_data["rounds"] = planes.size(0);
     context->saved_data["buckets"] = buckets;
@@ -91,7 +77,8 @@ class LshAttentionFunction : public torch::autograd::Function<LshAttentionFuncti
                                    .delta = delta.data_ptr<float>(),
                                    .grad_q = View<float>(grad_q),
                                    .grad_v = View<float>(grad_v)},
-                                  Slots(shape, options).scratch(), AtParallelFor);
+                                  ThreadScratch(kernels::LshAttentionScratch(shape, options)),
+                                  AtParallelFor);
     const Variable none;
     return {grad_q, grad_v, none, none, none, none, none};
   }

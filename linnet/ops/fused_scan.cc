@@ -21,7 +21,7 @@ using torch::autograd::variable_list;
 using OptionalTensor = c10::optional<Tensor>;
 
 template <typename T>
-T* Data(const Tensor& x) {
+T* DataOrNull(const Tensor& x) {
   return x.defined() ? x.data_ptr<T>() : nullptr;
 }
 template <typename T>
@@ -61,15 +61,14 @@ class ScanFunction : public torch::autograd::Function<ScanFunction> {
     const Tensor kept = Floats(kernels::ScanKept(shape, options));
     const Tensor s = s0 ? s0->clone(torch::MemoryFormat::Contiguous)
                         : torch::zeros({v.size(0), v.size(2), q.size(3), v.size(3)}, v.options());
-    const size_t slots = AtSlots();
-    const Tensor scratch = Floats(slots * kernels::ScanForwardScratch(shape, options));
+    const ThreadScratch scratch(kernels::ScanForwardScratch(shape, options));
     kernels::ScanForward(shape, options,
                          {.in = Views<const float>(in),
                           .out = View<float>(out),
-                          .lengths = Data<int64_t>(lengths.value_or(Tensor())),
+                          .lengths = DataOrNull<int64_t>(lengths.value_or(Tensor())),
                           .kept = kept.data_ptr<float>(),
                           .s = s.data_ptr<float>()},
-                         {scratch.data_ptr<float>(), slots}, AtParallelFor);
+                         scratch, AtParallelFor);
     context->save_for_backward(
         {in.q, in.k, in.v, in.decay, in.erase, in.write, lengths.value_or(Tensor()), kept, out});
     context->saved_data["decay"] = decay_kind;
@@ -102,18 +101,17 @@ class ScanFunction : public torch::autograd::Function<ScanFunction> {
         context->saved_data["begun"].toBool()
             ? torch::empty({v.size(0), v.size(2), q.size(3), v.size(3)}, v.options())
             : Tensor();
-    const size_t slots = AtSlots();
-    const Tensor scratch = Floats(slots * kernels::ScanBackwardScratch(shape, options));
+    const ThreadScratch scratch(kernels::ScanBackwardScratch(shape, options));
     kernels::ScanBackward(shape, options,
                           {.in = Views<const float>(in),
                            .out = View<const float>(saved[8]),
                            .grad_out = View<const float>(grad_out),
                            .kept = saved[7].data_ptr<float>(),
-                           .lengths = Data<int64_t>(saved[6]),
+                           .lengths = DataOrNull<int64_t>(saved[6]),
                            .grad = Views<float>(grad),
-                           .grad_s = Data<float>(grad_s),
-                           .grad_s0 = Data<float>(grad_s0)},
-                          {scratch.data_ptr<float>(), slots}, AtParallelFor);
+                           .grad_s = DataOrNull<float>(grad_s),
+                           .grad_s0 = DataOrNull<float>(grad_s0)},
+                          scratch, AtParallelFor);
     const auto shared = [&](const Tensor& x) {
       if (shape.group == 1) return x;
       return x.unflatten(2, {q.size(2), static_cast<int64_t>(shape.group)}).sum(3);
@@ -155,7 +153,7 @@ class ChannelFunction : public torch::autograd::Function<ChannelFunction> {
                                 {.x = ChannelView<const float>(dense_x),
                                  .g = ChannelView<const float>(dense_g),
                                  .out = ChannelView<float>(out),
-                                 .lengths = Data<int64_t>(lengths.value_or(Tensor())),
+                                 .lengths = DataOrNull<int64_t>(lengths.value_or(Tensor())),
                                  .h = h.data_ptr<float>()},
                                 AtParallelFor);
     context->save_for_backward({dense_g, lengths.value_or(Tensor()), out, h0.value_or(Tensor())});
@@ -177,12 +175,12 @@ class ChannelFunction : public torch::autograd::Function<ChannelFunction> {
                                  {.g = ChannelView<const float>(g),
                                   .out = ChannelView<const float>(out),
                                   .grad_out = ChannelView<const float>(grad_out),
-                                  .lengths = Data<int64_t>(saved[1]),
-                                  .h0 = Data<float>(h0),
-                                  .grad_h = Data<float>(grad_h),
+                                  .lengths = DataOrNull<int64_t>(saved[1]),
+                                  .h0 = DataOrNull<float>(h0),
+                                  .grad_h = DataOrNull<float>(grad_h),
                                   .grad_x = ChannelView<float>(grad_x),
                                   .grad_g = ChannelView<float>(grad_g),
-                                  .grad_h0 = Data<float>(grad_h0)},
+                                  .grad_h0 = DataOrNull<float>(grad_h0)},
                                  AtParallelFor);
     return {grad_x, grad_g, Variable(), grad_h0};
   }

@@ -16,7 +16,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-SoftmaxAttentionShape ShapeOf(const Tensor& q, const Tensor& v) {
+SoftmaxAttentionShape SoftmaxShapeOf(const Tensor& q, const Tensor& v) {
   return {static_cast<size_t>(q.size(0)),
           static_cast<size_t>(q.size(1)),
           static_cast<size_t>(v.size(1)),
@@ -26,21 +26,6 @@ SoftmaxAttentionShape ShapeOf(const Tensor& q, const Tensor& v) {
           static_cast<size_t>(q.size(2) / v.size(2))};
 }
 
-// Working memory with one slot for each thread.
-class Slots {
- public:
-  explicit Slots(const SoftmaxAttentionShape& shape)
-      : count_(AtSlots()),
-        memory_(
-            torch::empty({static_cast<int64_t>(count_ * kernels::SoftmaxAttentionScratch(shape))},
-                         torch::kFloat32)) {}
-  kernels::Scratch scratch() const { return {memory_.data_ptr<float>(), count_}; }
-
- private:
-  size_t count_;
-  Tensor memory_;
-};
-
 class SoftmaxAttentionFunction : public torch::autograd::Function<SoftmaxAttentionFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& q_in, const Tensor& k_in,
@@ -48,7 +33,7 @@ class SoftmaxAttentionFunction : public torch::autograd::Function<SoftmaxAttenti
                         double scale, bool causal, int64_t offset, int64_t window) {
     const Tensor q = DenseRows(q_in), k = DenseRows(k_in), v = DenseRows(v_in);
     const Tensor lengths = optional_lengths ? optional_lengths->contiguous() : Tensor();
-    const SoftmaxAttentionShape shape = ShapeOf(q, v);
+    const SoftmaxAttentionShape shape = SoftmaxShapeOf(q, v);
     const Tensor out = torch::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
     const Tensor log2_sum = torch::empty({q.size(0), q.size(2), q.size(1)}, q.options());
     kernels::SoftmaxAttentionForward(shape, Options(scale, causal, offset, window),
@@ -58,7 +43,8 @@ class SoftmaxAttentionFunction : public torch::autograd::Function<SoftmaxAttenti
                                       .out = View<float>(out),
                                       .lengths = Lengths(lengths),
                                       .log2_sum = log2_sum.data_ptr<float>()},
-                                     Slots(shape).scratch(), AtParallelFor);
+                                     ThreadScratch(kernels::SoftmaxAttentionScratch(shape)),
+                                     AtParallelFor);
     context->save_for_backward({q, k, v, out, log2_sum, lengths});
     context->saved_data["scale"] = scale;
     context->saved_data["causal"] = causal;
@@ -73,7 +59,7 @@ class SoftmaxAttentionFunction : public torch::autograd::Function<SoftmaxAttenti
     const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3];
     const Tensor &log2_sum = saved[4], &lengths = saved[5];
     const Tensor grad_out = DenseRows(grads[0]);
-    const SoftmaxAttentionShape shape = ShapeOf(q, v);
+    const SoftmaxAttentionShape shape = SoftmaxShapeOf(q, v);
     const auto dense_like = [](const Tensor& x) { return torch::empty(x.sizes(), x.options()); };
     const int64_t readers = q.size(2) / k.size(2);
     const auto of_each_reader = [&](const Tensor& x) {
@@ -99,7 +85,7 @@ class SoftmaxAttentionFunction : public torch::autograd::Function<SoftmaxAttenti
          .grad_q = View<float>(grad_q),
          .grad_k = View<float>(grad_k),
          .grad_v = View<float>(grad_v)},
-        Slots(shape).scratch(), AtParallelFor);
+        ThreadScratch(kernels::SoftmaxAttentionScratch(shape)), AtParallelFor);
     const Variable none;
     return {grad_q, sum(grad_k), sum(grad_v), none, none, none, none, none};
   }

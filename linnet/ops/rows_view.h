@@ -10,6 +10,7 @@
 #include "linnet/error.h"
 #include "linnet/kernels/bfloat16.h"
 #include "linnet/kernels/strided.h"
+#include "linnet/ops/parallel.h"
 
 namespace linnet::ops {
 
@@ -42,6 +43,18 @@ inline const int64_t* Lengths(const torch::Tensor& x) {
 inline torch::Tensor Floats(size_t n) {
   return torch::empty({static_cast<int64_t>(n)}, torch::kFloat32);
 }
+
+// Working memory of a kernel, `floats` for each of libtorch's threads. Keep it until the kernel
+// returns.
+class ThreadScratch {
+ public:
+  explicit ThreadScratch(size_t floats) : slots_(AtSlots()), memory_(Floats(slots_ * floats)) {}
+  operator kernels::Scratch() const { return {memory_.data_ptr<float>(), slots_}; }
+
+ private:
+  size_t slots_;
+  torch::Tensor memory_;
+};
 
 // For autograd an absent tensor must be nullopt: autograd queries the device of an undefined
 // tensor.
