@@ -151,21 +151,23 @@ class Figure2(Case):
     def test_trains_goes_on_and_writes(self):
         if not has("linnet-train"):
             self.skipTest("no linnet-train")
-        arguments = ("--max-length", 12, "--steps", 20)
+        arguments = ("--max-length", 12, "--steps", 20, "--precision", "bf16", "--methods", "linear,softmax")
         done = self.reproduce(*arguments, "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(len(json.loads(done.stdout)["out"]), 6)
         result = json.loads(self.read("out/figure2.json"))
-        self.assertEqual([run["method"] for run in result["runs"]], ["softmax", "lsh-4", "linear"])
+        self.assertEqual([run["method"] for run in result["runs"]], ["softmax", "linear"])
         for run in result["runs"]:
             self.assertEqual(run["curve"][-1][0], 20)
             self.assertLess(run["curve"][-1][1], 2.45)  # nats; 2.5 before the first update
         page = self.read("out/figure2.md")
-        self.assertIn("linnet reproduce figure2 --steps 20 --max-length 12", page)
+        self.assertIn("linnet reproduce figure2 --steps 20 --max-length 12 --precision bf16 --methods linear,softmax\n",
+                      page)
+        self.assertIn(", bf16, one seed.", page)
         again = self.reproduce(*arguments)  # all results exist already
         self.assertEqual(again.returncode, 0, again.stderr)
         self.assertEqual(json.loads(self.read("out/figure2.json"))["runs"], result["runs"])
-        other = self.reproduce("--max-length", 13, "--steps", 20)
+        other = self.reproduce("--max-length", 12, "--steps", 20)
         self.assertEqual(other.returncode, 2)
         self.assertIn("--work", other.stderr)
         short = self.reproduce(*arguments, "--budget", "1")

@@ -18,7 +18,7 @@ import train_forks
 BIN = pathlib.Path("build/release/bin").resolve()
 
 FIRST, SECOND = "天日山风花春红高", "地月水雨草秋绿低"  # SECOND[i] answers FIRST[i]
-TINY = ["--layers", 2, "--heads", 2, "--d-model", 32, "--threads", 2, "--dropout", 0]
+TINY = ["--layers", 2, "--heads", 2, "--d-model", 32, "--threads", 1, "--dropout", 0]
 
 
 def run(*args):
