@@ -14,6 +14,7 @@ import unittest
 import xml.etree.ElementTree
 
 import reproduce_util
+import train_forks
 from reproduce_util import ALL, Case, has, main, records
 
 FILES = ["figure1.md", "figure1.json", "figure1.png", "figure1.svg", "figure1-dark.png", "figure1-dark.svg"]
@@ -151,17 +152,17 @@ class Figure2(Case):
     def test_trains_goes_on_and_writes(self):
         if not has("linnet-train"):
             self.skipTest("no linnet-train")
-        arguments = ("--max-length", 12, "--steps", 20, "--precision", "bf16", "--methods", "linear,softmax")
+        arguments = ("--max-length", 12, "--steps", 20, "--precision", "bf16", "--methods", "linear,lsh-4")
         done = self.reproduce(*arguments, "--json")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(len(json.loads(done.stdout)["out"]), 6)
         result = json.loads(self.read("out/figure2.json"))
-        self.assertEqual([run["method"] for run in result["runs"]], ["softmax", "linear"])
+        self.assertEqual([run["method"] for run in result["runs"]], ["lsh-4", "linear"])
         for run in result["runs"]:
             self.assertEqual(run["curve"][-1][0], 20)
             self.assertLess(run["curve"][-1][1], 2.45)  # nats; 2.5 before the first update
         page = self.read("out/figure2.md")
-        self.assertIn("linnet reproduce figure2 --steps 20 --max-length 12 --precision bf16 --methods linear,softmax\n",
+        self.assertIn("linnet reproduce figure2 --steps 20 --max-length 12 --precision bf16 --methods linear,lsh-4\n",
                       page)
         self.assertIn(", bf16, one seed.", page)
         again = self.reproduce(*arguments)  # all results exist already
@@ -209,6 +210,16 @@ class Recall(Case):
         self.assertIn("linnet reproduce recall --steps 20 --pairs 2 --seeds 1 --methods kda,full\n",
                       self.read("out/recall.md"))
         self.assertTrue(all(run["steps"] == 20 and run["curve"] for run in result["runs"]))
+
+    def test_every_method_trains(self):
+        if not has("train_forks"):
+            self.skipTest("no linnet-train")
+        methods = json.loads((ROOT / "experiments/pages/recall.json").read_text())["methods"]
+        self.assertEqual(len(methods), 8)
+        for method in methods:
+            done = train_forks.run(reproduce_util.BIN, "train", "recall", *method["flags"], "--steps", 1,
+                                   "--out", self.dir / method["name"])
+            self.assertEqual(done.returncode, 0, done.stderr)
 
 
 class Table3(Case):
@@ -349,13 +360,15 @@ class Table5(Case):
     def test_measures(self):
         if not has("linnet-bench"):
             self.skipTest("no linnet-bench")
-        result = self.reproduce("--dataset", "mnist", "--precision", "int8", "--methods", "linear", "--json")
+        result = self.reproduce("--dataset", "mnist", "--precision", "int8", "--methods", "linear,lsh-1", "--json")
         self.assertEqual(result.returncode, 0, result.stderr)
         self.assertEqual(len(json.loads(result.stdout)["out"]), 6)
         page = self.read("out/table5.md")
-        self.assertIn("linnet reproduce table5 --precision int8 --dataset mnist --methods linear\n", page)
+        self.assertIn("linnet reproduce table5 --precision int8 --dataset mnist --methods linear,lsh-1\n", page)
         self.assertIn("| stateful softmax | – |", page)
-        self.assertEqual(len(json.loads(self.read("out/table5.json"))["records"]), 1)
+        records = json.loads(self.read("out/table5.json"))["records"]
+        self.assertEqual([(record["method"], record["stateless"]) for record in records],
+                         [("lsh-1", True), ("linear", False)])
 
 
 class Couplet(Case):
