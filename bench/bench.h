@@ -36,7 +36,7 @@ void PrintRecords(const std::vector<Record>& records, bool json);
 // affects all of them; the whole measurement takes about `seconds`.
 std::vector<double> MedianSeconds(const std::vector<FunctionRef<void()>>& bodies, double seconds);
 
-// The median, of an even number the upper one.
+// The median; for an even number of values the upper of the two in the middle.
 double Median(std::vector<double> values);
 
 // max |value - expected| / max |expected|.

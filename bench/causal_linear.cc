@@ -51,7 +51,7 @@ double ToDouble(BFloat16 x) {
   return wide;
 }
 
-// One problem with all tensors that a training step holds, in elements T.
+// One problem, with all tensors that a training step holds. Their elements are T.
 template <typename T>
 struct Case {
   Case(const CausalLinearBench& options, size_t length, ThreadPool& pool)
@@ -222,7 +222,8 @@ class Measurement {
   }
 
  private:
-  // Whether the memory is enough. Throws InputError if it is not enough for the first length.
+  // Whether a problem of `length` fits into the free memory. Throws InputError if the first length
+  // does not.
   bool Fits(size_t length) const {
     const double need = Need(options_, length), there = static_cast<double>(AvailableMemory());
     if (there <= 0 || need <= 0.8 * there) return true;

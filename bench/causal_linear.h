@@ -29,18 +29,20 @@ inline constexpr CausalLinearForm kCausalLinearForms[] = {
     {"fused", {}},
 };
 
-// Inputs and results of one head, [L, D] and [L, M].
+// Inputs and results of one head, row-major: q, k and their gradients [length, dim], all others
+// [length, value_dim].
 struct CausalLinearHead {
   std::vector<double> q, k, v, grad_out, out, grad_q, grad_k, grad_v;
 };
 
-// Compares all rows of the output and some of the gradients with the reference. Throws RuntimeError
-// unless they agree.
+// Compares all rows of the output and some rows of the gradients with the reference. Throws
+// RuntimeError unless they agree.
 void CheckCausalLinear(const kernels::CausalLinearShape& shape, const CausalLinearForm& form,
                        bool bf16, const std::vector<CausalLinearHead>& heads);
 
-// Operations, two per multiply-add. Forward: 2 D M multiply-adds per position and head, to update s
-// and to read it. `backward`: forward and backward, 7 D M multiply-adds (eqs. 13-15).
+// Operations, two per multiply-add. Per position and head, the forward pass takes 2 D M
+// multiply-adds (D = dim, M = value_dim), to update the state and to read it; forward and backward
+// together, with `backward`, take 7 D M (eqs. 13-15).
 inline double CausalLinearFlops(const kernels::CausalLinearShape& shape, bool backward) {
   return (backward ? 14.0 : 4.0) * static_cast<double>(shape.dim * shape.value_dim) *
          static_cast<double>(shape.batch * shape.length * shape.heads);

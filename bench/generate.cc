@@ -1,7 +1,7 @@
-// linnet bench generate: whole images, sampling included. The limit per token is the longer of two
-// times: reading the weights once, and multiplying with them, at the rates of simple loops in the
-// same run. Softmax attention adds reading the keys and values of all earlier positions.
-// --stateless counts the products of all earlier positions at each token, with any attention.
+// linnet bench generate: times whole images, sampling included. The limit per token is the longer
+// of two times: reading the weights once, and multiplying with them, at the rates of simple loops
+// in the same run. For softmax attention, the time to read the cached keys and values is added.
+// With --stateless, the limit is the time of the products of all positions so far.
 #include <algorithm>
 #include <functional>
 #include <iostream>
@@ -44,16 +44,17 @@ struct GenerateBenchOptions : BenchOptions {
   CudaBenchOptions cuda;
 };
 
-// Largest relative error. Wide in bf16 and int8, since float and double occasionally round to
-// different sides of a quantization boundary.
+// The largest allowed relative error. It is wider in bf16 and int8, where float and double
+// occasionally round to different sides of a quantization boundary.
 double Tolerance(Precision precision) {
   return precision == Precision::kInt8 ? 0.05 : precision == Precision::kBf16 ? 0.02 : 1e-4;
 }
 
-// Steps of the first and the last sequence of a batch must match the plain network.
+// Compares outputs of the first and the last sequence of a batch with the reference (ModelRef).
+// Returns the relative error; throws RuntimeError if it is above Tolerance().
 double Check(Engine& engine, const Checkpoint& checkpoint, size_t batch) {
   const ModelSpec& spec = checkpoint.spec();
-  // Reformer: two chunks, so that attention reaches beyond one.
+  // Reformer: two chunks, so that positions also attend to the previous chunk.
   const bool steps = engine.model().steps();
   const auto length = static_cast<size_t>(
       std::min(spec.input.max_length, steps ? 10 : 2 * spec.stack.mixer().lsh_chunk));
@@ -120,8 +121,9 @@ std::vector<double> ByEighths(size_t length, const std::function<void(size_t)>& 
   return mean;
 }
 
-// Seconds per image if every token reads all earlier tokens again: trapezoidal rule over a few
-// lengths, since all of them would take hours. `each` holds the time of each length.
+// Seconds per batch of images if every token reads all earlier tokens again. The trapezoidal rule
+// integrates over a few lengths, since timing all lengths would take hours. `each` holds the
+// seconds of one call at each of `lengths`.
 struct Stateless {
   double seconds = 0;
   std::vector<size_t> lengths;
@@ -428,8 +430,8 @@ void AddGenerate(CLI::App& bench) {
       R"(Outputs are checked against a double-precision reference. The limit of a token is the larger of two
 times: reading the weights once for the whole batch, and multiplying with them once per sequence. With
 softmax attention, reading the cached keys and values is added; with --stateless, the products for
-all previous tokens. Both rates are measured in the same run by simple loops, so on a noisy machine
-a time may fall below its limit.)",
+all previous tokens. Simple loops measure the machine's reading and multiply-add rates in the same
+run, so on a noisy machine a time may fall below its limit.)",
       "  linnet bench generate models/digits.safetensors\n"
       "  linnet bench generate --random mnist --batch 1,64 --precision f32,bf16,int8\n"
       "  linnet bench generate --random cifar10 --json\n"
@@ -455,7 +457,7 @@ a time may fall below its limit.)",
   verb->add_flag(
       "--stateless", options->stateless,
       "Recompute all previous tokens for each new one, as a transformer without a state does; "
-      "timed at nine lengths and integrated over the image, without sampling (ignores --seconds)");
+      "timed at nine lengths, from which the time of an image is interpolated (ignores --seconds)");
   verb->add_flag(
           "--whole", options->whole,
           "With --stateless: also time a whole image at every length, to check the integrated time")

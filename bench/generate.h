@@ -13,7 +13,7 @@ namespace linnet::bench {
 
 struct CudaBenchOptions {
   size_t lanes = 1;      // CudaOptions::lanes
-  double seconds = 1.0;  // time to measure; at least one batch of images
+  double seconds = 1.0;  // minimum time to measure; always at least one batch
   bool profile = false;  // also times each kernel of a step
 };
 

@@ -14,11 +14,12 @@
 namespace linnet::bench {
 namespace {
 
-// In bf16 a GPU also rounds the results of the products, except in the residual stream.
+// Wider in bf16: the GPU also rounds the results of products, except in the residual stream.
 double GpuTolerance(Precision precision) { return precision == Precision::kF32 ? 1e-4 : 0.05; }
 
-// Steps of the first and the last sequence must match the plain network. 20 positions include a
-// fold of keys and values into the state.
+// Compares steps of the first and the last sequence with the reference (ModelRef). Returns the
+// relative error; throws RuntimeError if it is too large. 20 positions are enough for at least one
+// fold of waiting keys and values into the state (kernels/linear_step.h).
 double Check(CudaEngine& engine, const Checkpoint& checkpoint) {
   const ModelSpec& spec = checkpoint.spec();
   const auto length = static_cast<size_t>(std::min(spec.input.max_length, 20));

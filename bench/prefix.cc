@@ -49,8 +49,8 @@ Record Measure(const std::string& name, const Checkpoint& checkpoint, Precision 
     engine.Prefix(state, tokens, length, at_once);
   };
   prefix();
-  // Compares the two forms with each other, since the plain network would take hours at this
-  // length. The tests compare both with it at short lengths.
+  // Compares the two forms with each other, since the double-precision reference would take hours
+  // at this length. Tests compare both forms with the reference at short lengths.
   RelativeError error;
   for (size_t i = 0; i < at_once.size(); ++i) error.Add(at_once[i], stepped[i]);
   const double allowed = precision == Precision::kF32 ? 1e-3 : 0.1;
@@ -111,7 +111,7 @@ void Run(const PrefixBenchOptions& options) {
     std::cout << record.identity["model"].get<std::string>() << ", "
               << record.identity["precision"].get<std::string>() << ": "
               << FormatCount(record.identity["tokens_a_second"].get<double>())
-              << " tokens a second; the prefix is " << record.identity["speedup"].get<double>()
+              << " tokens per second; the prefix is " << record.identity["speedup"].get<double>()
               << " times faster than the steps\n";
   }
 }

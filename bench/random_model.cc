@@ -71,7 +71,7 @@ Checkpoint RandomModel(const ModelSpec& spec) {
     std::vector<float>& values = tensors[info.name];
     for (values.resize(size); float& value : values) value = scale * (2 * rng.Uniform() - 1);
   }
-  // Probabilities are not negative.
+  // The distribution of the first byte must not be negative, so it is uniform.
   const auto first = tensors.find("first_value.probability");
   if (first != tensors.end()) {
     std::fill(first->second.begin(), first->second.end(),
@@ -95,7 +95,7 @@ Checkpoint RandomModel(const ModelSpec& spec) {
   WriteCheckpoint(path, spec, /*training=*/"", [&](const TensorInfo& info) {
     return std::span<const float>(tensors.at(info.name));
   });
-  return Checkpoint::Open(path);  // the mapping outlives the file's name
+  return Checkpoint::Open(path);  // the mapping stays valid after the file is removed
 }
 
 }  // namespace linnet::bench

@@ -15,12 +15,12 @@ namespace linnet::bench {
 // attention. Throws InputError for any other data set.
 ModelSpec RandomSpec(const std::string& dataset, const MixerSpec& attention = {});
 
-// A small language model: 12 layers of width 768 over 32,000 tokens, with a gated recurrence in
-// flash-linear-attention's structure or rwkv7 in BlinkDL's. Throws InputError for other attention.
+// A small language model: 12 layers of width 768 over 32,000 tokens. `kind` is a gated recurrence
+// (in flash-linear-attention's blocks) or rwkv7 (in BlinkDL's). Throws InputError for others.
 ModelSpec RandomLanguageSpec(const std::string& kind);
 
-// A model with random weights. It is written to a temporary file and opened like every model; the
-// file is removed at once.
+// A model with random weights. It is written to a temporary file and opened like any other model;
+// the file is removed before the function returns.
 Checkpoint RandomModel(const ModelSpec& spec);
 
 }  // namespace linnet::bench

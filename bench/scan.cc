@@ -121,8 +121,9 @@ class ScanCase {
     for (Buffer& x : grad_) WriteAll(x, past_caches);
   }
 
-  // Runs Steps() or Forward() and Backward(), and compares the first outputs of the last head with
-  // the reference, for a short sequence also the gradients. Throws RuntimeError if they differ.
+  // Runs Steps(), or Forward() and Backward(), and compares the first outputs of the last head with
+  // the reference; without `steps`, also the gradients if the sequence is short. Throws
+  // RuntimeError if they differ.
   void Check(const ScanPolicy& policy, bool steps) {
     constexpr size_t kMostRows = 4096, kMostGradients = 512;
     if (steps) {
@@ -154,9 +155,9 @@ class ScanCase {
   }
 
  private:
-  // Turns random numbers in (-1, 1) into decays, strengths, and keys of length 1.
+  // Turns the random numbers in (-1, 1) into log-decays, strengths in (0, 1), and keys of norm 1.
   void Prepare(const ScanPolicy& policy) {
-    for (float& g : in_[3]) g = -0.05f * (1 + g);  // a mean of -0.05, as gates have in training
+    for (float& g : in_[3]) g = -0.05f * (1 + g);  // mean -0.05, as for trained gates
     if (policy.write == ScanWrite::kAdd) return;
     Normalize(in_[1]);
     if (policy.write != ScanWrite::kRwkv7) {

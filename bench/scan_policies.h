@@ -9,13 +9,13 @@
 
 namespace linnet::bench {
 
-// A policy by the name of a recurrence that uses it.
+// A policy: how the state decays, and what a position writes. `name` is a recurrence that uses it.
 struct ScanPolicy {
   const char* name;
   kernels::ScanDecay decay;
   kernels::ScanWrite write;
-  // Products of a vector and the state for each position and head: forward, and forward + backward
-  // (each product has two gradients, and the writes are recomputed).
+  // Number of products of a vector and the state per position and head: in the forward pass, and in
+  // forward + backward (each product has two gradients, and the writes are recomputed).
   double forward, both;
 };
 
@@ -30,7 +30,7 @@ inline constexpr ScanPolicy kScanPolicies[] = {
     {"rwkv7", kernels::ScanDecay::kKey, kernels::ScanWrite::kRwkv7, 4, 14},
 };
 
-// Whether a list of names, from an option, has this policy; an empty list has all.
+// Whether `names`, the value of an option, selects the policy. An empty list selects all.
 inline bool Chosen(const ScanPolicy& policy, const std::vector<std::string>& names) {
   bool chosen = names.empty();
   for (const std::string& name : names) chosen = chosen || name == policy.name;

@@ -65,8 +65,8 @@ std::vector<std::string> FirstLines(const ServeBenchOptions& options, const Coup
   return lines;
 }
 
-// Tokens per second of the engine alone: steps of `batch` sequences over whole lines, with a draw
-// for each token.
+// Median tokens per second of the engine alone, which steps `batch` sequences through whole lines
+// and samples each token.
 double EngineRate(Engine& engine, const CoupletTokens& tokens,
                   const std::vector<std::string>& lines, size_t batch, double seconds) {
   const size_t width = engine.output_size();
@@ -276,7 +276,7 @@ class Load {
   }
 
   // Sends requests from all clients for options.seconds. Throws if a request fails, or if a
-  // response differs from that to the same request alone.
+  // response differs from the one that AskAlone() got.
   void Run() {
     const server::Batcher::Counts before = server_.counts();
     const Stopwatch watch;
@@ -296,7 +296,7 @@ class Load {
     for (std::thread& client : clients) client.join();
     if (different_ > 0) {
       throw RuntimeError("bench serve: ", different_.load(),
-                         " answers under load differ from those alone");
+                         " responses under load differ from those to the same requests alone");
     }
     if (failed_ > 0) {
       throw RuntimeError("bench serve: ", failed_.load(), " requests failed, one with: ", why_);
@@ -352,7 +352,7 @@ class Load {
   std::vector<std::string> alone_;  // answers to the checked requests
   std::atomic<size_t> asked_{0}, different_{0}, failed_{0};
   std::atomic<bool> stop_{false};
-  std::mutex mutex_;  // of the two below
+  std::mutex mutex_;  // guards latencies_ and why_
   std::vector<double> latencies_;
   std::string why_;
 };

@@ -32,11 +32,11 @@ constexpr const char* kShipped = "models/digits.safetensors";
 struct StepBenchOptions : BenchOptions {
   std::vector<std::string> models;
   std::vector<std::string> languages;                             // kinds of random language models
-  std::vector<std::string> precisions = {"f32", "bf16", "int8"};  // of these
+  std::vector<std::string> precisions = {"f32", "bf16", "int8"};  // of the language models
 };
 
-// Finds the shipped model below the current folder or in a folder above this program, as in its
-// source tree; "" if it is in neither.
+// The path of the shipped model: below the current folder, or, as in a source tree, below a folder
+// that contains this executable. "" if it is in neither.
 std::string FindShippedModel() {
   std::error_code error;
   if (fs::exists(kShipped, error)) return kShipped;
@@ -158,7 +158,7 @@ void AddStep(CLI::App& bench) {
                  "Models to time (default: the shipped digits model and the paper's MNIST model)");
   cli::AddListOption(verb, "--language", options->languages, "KINDS",
                      "Time language models of 12 layers of width 768 with random weights and "
-                     "these mixers: gated-delta-net, rwkv7, ...");
+                     "these mixers instead: gated-delta-net, rwkv7, ...");
   cli::AddListOption(verb, "--precision", options->precisions, "NAMES",
                      "With --language: f32, bf16, int8 or several");
   AddBenchOptions(verb, *options);

@@ -116,7 +116,7 @@ void Run(const StreamBenchOptions& options) {
       };
       add("s", errors.s, kBar);
       add("z", errors.z, kBar);
-      // Narrow states return s rounded to bfloat16.
+      // Outputs of a narrow state use only the leading part of s, which is in bf16.
       add("out", errors.out, narrow ? 1.0 / 256 : kBar);
     }
   }
@@ -128,10 +128,9 @@ void Run(const StreamBenchOptions& options) {
 
 void AddStream(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
-      bench, "stream", "Measure the accuracy of sums over a long stream",
-      R"(Compares the recurrent steps of one head with the same sums in double precision: over random terms,
-and over nearly constant terms, for which plain fp32 sums stop growing. Errors are relative to the
-largest value.)",
+      bench, "stream", "Measure the rounding errors of a recurrent state over a long stream",
+      R"(Compares the outputs of one head's recurrent steps with double precision: for random inputs, and for
+nearly constant ones, where plain fp32 sums stop growing. Errors are relative to the largest value.)",
       "  linnet bench stream\n"
       "  linnet bench stream --positions 1e6 --json\n");
   auto options = std::make_shared<StreamBenchOptions>();

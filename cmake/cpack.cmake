@@ -1,5 +1,5 @@
 # `cpack` makes linnet_VERSION_ARCH.deb and a relocatable tarball with the programs, the library, the models and the
-# headers (packaging/build does it in a build folder of its own). What needs libtorch is left out.
+# headers. packaging/build does this in a build folder of its own, without the parts that need libtorch.
 set(CPACK_PACKAGE_NAME linnet)
 set(CPACK_PACKAGE_VENDOR "the linnet authors")
 set(CPACK_PACKAGE_CONTACT "the linnet authors <linnet@users.noreply.github.com>")
@@ -24,7 +24,7 @@ set(CPACK_DEBIAN_PACKAGE_SUGGESTS "g++, pkg-config, cmake")
 if(CMAKE_CROSSCOMPILING)
   set(CPACK_DEBIAN_PACKAGE_ARCHITECTURE ${LINNET_DEBIAN_ARCHITECTURE})
 endif()
-# Without it the library is found only after the next run of ldconfig.
+# Without this trigger, programs find the library only after the next run of ldconfig.
 file(WRITE ${CMAKE_BINARY_DIR}/debian/triggers "activate-noawait ldconfig\n")
 set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${CMAKE_BINARY_DIR}/debian/triggers)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)

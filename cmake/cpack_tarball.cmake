@@ -1,4 +1,4 @@
-# A tarball is unpacked anywhere: without /usr.
+# A tarball may be unpacked anywhere, so its paths do not begin with usr/.
 if(CPACK_GENERATOR STREQUAL "TGZ")
   set(CPACK_PACKAGING_INSTALL_PREFIX "")
 endif()

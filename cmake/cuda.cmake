@@ -49,7 +49,7 @@ else()
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   endif()
   set(LINNET_CUDA ON)
-  # find_package(Torch) changes these two.
+  # find_package(Torch) changes the variables that are copied here.
   set(LINNET_CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
   set(LINNET_CUDA_FLAGS "${CMAKE_CUDA_FLAGS}")
 endif()

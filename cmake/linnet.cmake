@@ -20,22 +20,22 @@ endfunction()
 #   Sets VARIABLE to the files that match, without tests. New files need no line in CMakeLists.txt.
 function(linnet_sources variable)
   file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${ARGN})
-  list(FILTER sources EXCLUDE REGEX "_test\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_(test|ref)\\.cc$")
   set(${variable} ${sources} PARENT_SCOPE)
 endfunction()
 
 # linnet_cold_code(TARGET)
-#   Optimizes a target little whose time goes into the libraries that it calls: programs, tests, and the training half,
-#   whose arithmetic is in libtorch, oneDNN and linnet/kernels. Its files, mostly templates of torch, GoogleTest, CLI11 and
-#   JSON, then compile in two thirds of the time. All users of a precompiled header need the same -O: with another,
-#   GCC 12 crashes.
+#   Compiles a target with -O1, for targets that spend their time in libraries: programs, tests, and the training half,
+#   whose arithmetic is in libtorch, oneDNN and linnet/kernels. Their files, mostly templates of torch, GoogleTest,
+#   CLI11 and JSON, then compile in two thirds of the time. All users of a precompiled header need the same -O: with
+#   another, GCC 12 crashes.
 function(linnet_cold_code target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
 # linnet_large_unity(TARGET)
-#   With LINNET_UNITY, compiles up to 16 files at a time: each compilation that has torch's precompiled headers instantiates
-#   their templates anew, for 8 seconds.
+#   With LINNET_UNITY, compiles up to 16 files at a time: each compilation with torch's precompiled headers instantiates
+#   their templates again, which takes 8 seconds.
 function(linnet_large_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 16)
 endfunction()
@@ -52,7 +52,8 @@ function(linnet_torch_headers target)
 endfunction()
 
 # linnet_test(NAME SOURCES a_test.cc ... DEPS base ... [LABELS torch] [ENV K=V ...] [ARGS ...])
-#   Adds the GoogleTest executable NAME and registers it with ctest. All share precompiled headers: torch's or base_test's.
+#   Adds the GoogleTest executable NAME and registers it with ctest. Tests share precompiled headers, torch's or
+#   base_test's, unless they need other options than those (DISABLE_PRECOMPILE_HEADERS).
 function(linnet_test name)
   if(NOT LINNET_TESTS)
     return()
@@ -66,6 +67,7 @@ function(linnet_test name)
   else()
     linnet_cold_code(${name})
     if(name STREQUAL "base_test")
+      target_link_libraries(base_test PRIVATE nlohmann_json::nlohmann_json)
       target_precompile_headers(base_test PRIVATE <gtest/gtest.h> <nlohmann/json.hpp>)
     elseif(TARGET base_test)
       target_precompile_headers(${name} REUSE_FROM base_test)
@@ -90,8 +92,8 @@ function(linnet_embed_pages variable namespace)
 endfunction()
 
 # linnet_hidden_members(TARGET)
-#   With LINNET_UNITY, GCC takes the unnamed namespaces of a target's files for those of headers, and warns of members with
-#   their types.
+#   With LINNET_UNITY, GCC takes the files of a target for headers, and warns of class members whose types are in their
+#   unnamed namespaces. This turns the warning off.
 function(linnet_hidden_members target)
   if(LINNET_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)

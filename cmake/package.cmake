@@ -60,7 +60,7 @@ if(LINNET_TRAIN)
   install(EXPORT linnet-nn NAMESPACE linnet:: DESTINATION ${package_dir} COMPONENT nn)
   install(DIRECTORY linnet/nn linnet/train DESTINATION include/linnet COMPONENT nn
           FILES_MATCHING PATTERN "*.h" PATTERN "test_*.h" EXCLUDE)
-  # The operations, and the headers that those of nn and train include.
+  # The operations, and the headers that the headers of nn and train include.
   foreach(header base/function_ref base/parallel base/progress io/json kernels/activation kernels/adam
           kernels/bfloat16 kernels/causal_linear kernels/linear_attention kernels/scan kernels/strided
           model/feature_map model/gated model/mixer model/names model/spec model/stem model/tensor_info

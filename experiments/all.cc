@@ -25,7 +25,7 @@ class All {
     const std::string budget = options_.at("budget"), work = options_.at("work");
     budget_ = ParseSeconds(budget);
     if (budget_ < kLeast || budget_ > kMost) {
-      throw InputError("--budget ", budget, " is too little or too much for all experiments: give ",
+      throw InputError("--budget ", budget, " is outside the range for all experiments: give ",
                        FormatSeconds(kLeast), " to ", FormatSeconds(kMost),
                        ", or run one experiment");
     }

@@ -1,5 +1,5 @@
-// linnet reproduce couplet: perplexities of couplet models on second lines, the rules of couplets
-// that their lines keep, and samples of these lines.
+// linnet reproduce couplet: perplexities of couplet models on second lines, how often the lines
+// that a model writes keep the rules of couplets, and samples of these lines.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>

@@ -58,10 +58,8 @@ void AddDescribedOption(CLI::App& verb, const json& option, const Scope& about, 
   if (option.contains("choices")) {
     added->check(CLI::IsMember(option.at("choices").get<std::vector<std::string>>()));
   }
+  if (many) added->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   if (many && option.at("many") == ",") added->delimiter(',')->allow_extra_args(false);
-  if (many && option.at("many") == true) {
-    added->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  }
   if (option.contains("excludes")) {
     added->excludes(verb.get_option(option.at("excludes").get<std::string>()));
   }
@@ -69,7 +67,7 @@ void AddDescribedOption(CLI::App& verb, const json& option, const Scope& about, 
   added->default_str(usual.is_string() ? usual.get<std::string>() : StrCat(usual.get<double>()));
 }
 
-// Replaces the files in the folder, all or none of them, unless a disk fails. Returns their paths.
+// Writes the files into the folder, all or none of them unless the disk fails. Returns their paths.
 std::vector<std::string> Write(const std::string& folder, const Files& files) {
   const cli::SignalsHeld held;
   MakeFolder(folder);
@@ -95,7 +93,7 @@ class Runner {
     }
     cli::AddOption(
         &verb_, "--from", from_, "FILE",
-        StrCat("Write the page and plots of this record without measuring: a ", name_, ".json"));
+        StrCat("Draw the page and the plots of an earlier ", name_, ".json; measures nothing"));
     cli::AddOption(&verb_, "--out", out_, "DIR",
                    StrCat("Folder for ", name_, ".md, .json and the pictures"));
     cli::AddJsonFlag(&verb_, json_);
@@ -133,7 +131,7 @@ class Runner {
     }
   }
 
-  // The description with the methods that --methods names.
+  // The description, with only the methods that --methods names.
   json Chosen() const {
     json about = about_;
     const json chosen = options_.value("methods", json());
@@ -149,7 +147,7 @@ class Runner {
     return about;
   }
 
-  // The files of a new record, which begins with the fields that options amend.
+  // Measures, and returns the files. `record` already holds the fields of "amends" options.
   Files Measured(const Lab& lab, json record) const {
     CheckWritableFolder(out_);
     Files pictures;
@@ -183,11 +181,15 @@ class Runner {
   Files Drawn(const json& record) const {
     json values = record.is_array() ? json{{"records", record}} : record;
     CheckRecord(values, about_.value("record", json::object()));
+    if (about_.contains("methods") && values.contains("runs")) {
+      values["rows"] = MethodsRun(about_["methods"], values["runs"]);
+    }
     if (experiment_.derive != nullptr) experiment_.derive(about_, values);
     CheckRecord(values, {{"machine?", "text"}, {"date?", "text"}});
     values.emplace("command", StrCat("linnet reproduce ", name_, " --from ", name_,
                                      ".json   # the record of an earlier run"));
-    const Scope about{about_}, scope{values, &about};
+    const json looks = json::parse(PageFile("looks.json"));
+    const Scope outer{looks}, about{about_, &outer}, scope{values, &about};
     Files files = {
         {name_ + ".md", Render(std::string(PageFile(about_.value("page", name_) + ".md")), scope)},
         {name_ + ".json", record.dump(1) + "\n"}};
@@ -232,9 +234,9 @@ json Describe(const std::string& name) {
 CLI::App* AddDescribedVerb(CLI::App& app, const std::string& name, const json& about,
                            json& options) {
   constexpr size_t kWidth = 100;
-  std::string notes = Wrap(about.at("notes"), kWidth), examples;
+  std::string notes = Wrap(Fill(about.at("notes").get<std::string>(), {about}), kWidth), examples;
   for (const std::string line : about.at("examples")) examples += Fill(line, {about}) + "\n";
-  notes.pop_back();  // its end of line
+  notes.pop_back();  // the line break at the end
   CLI::App* verb = cli::AddVerb(app, name, about.at("summary"), notes, examples);
   options = json::object();
   for (const json& option : about.at("options")) {
@@ -257,11 +259,11 @@ std::string GivenOptions(const Call& call, const std::vector<std::string>& only)
       continue;
     }
     const bool path = type == "DIR" || type == "FILE";
-    bool first = true;
+    const std::string named = StrCat(" ", flag, " ");
+    std::string before = named;
     for (const std::string& value : parsed.results()) {
-      given += first || path ? StrCat(" ", flag, " ") : ",";
-      given += path ? fs::path(value).lexically_normal().filename().string() : value;
-      first = false;
+      given += before + (path ? fs::path(value).lexically_normal().filename().string() : value);
+      before = path ? named : ",";
     }
   }
   return given;

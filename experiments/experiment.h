@@ -64,8 +64,9 @@ struct Call {
 struct Experiment {
   // Adds the measurements to `record`, which already holds the fields of "amends" options.
   using Measure = void(const Call& call, nlohmann::json& record);
-  // Adds values for the page and the figures to the fields of a record. Throws InputError or a
-  // nlohmann exception if the record is not one of this experiment.
+  // Adds values for the page and the figures to the fields of a record. If the description has
+  // "methods" and the record "runs", `values` already has their join, "rows" (MethodsRun). Throws
+  // InputError or a nlohmann exception if the record is not one of this experiment.
   using Derive = void(const nlohmann::json& about, nlohmann::json& values);
 
   const char* name;
@@ -84,16 +85,17 @@ void AddExperiment(CLI::App& app, const Experiment& experiment);
 // Adds `linnet reproduce all`.
 void AddAll(CLI::App& app);
 
-// The options on the command line, as text for a page: " --seed 3 --data an4". `only` selects
-// options by name; empty: all that the description lists. Of a path, the last component is shown.
+// The options on the command line, as text: " --seed 3 --data an4". `only` selects options by name;
+// empty: all that the description lists. Paths are shortened to their last component.
 std::string GivenOptions(const Call& call, const std::vector<std::string>& only = {});
 
 // The functions of the experiments. MeasureRecords() serves figure 1 and tables 4 and 5,
-// MeasureImageTable() tables 1 and 2, MeasureSamples() figures 3, 4 and 6 to 9.
-Experiment::Measure MeasureCouplet, MeasureFigure2, MeasureFigure5, MeasureImageTable,
-    MeasureRecall, MeasureRecords, MeasureSamples, MeasureTable3;
-Experiment::Derive DeriveFigure1, DeriveFigure2, DeriveFigure5, DeriveImageTable, DeriveRecall,
-    DeriveSamples, DeriveTable3, DeriveTable4, DeriveTable5;
+// MeasureTrainings() figure 2 and recall, MeasureImageTable() tables 1 and 2, MeasureSamples()
+// figures 3, 4 and 6 to 9.
+Experiment::Measure MeasureCouplet, MeasureFigure5, MeasureImageTable, MeasureRecords,
+    MeasureSamples, MeasureTable3, MeasureTrainings;
+Experiment::Derive DeriveFigure1, DeriveFigure2, DeriveFigure5, DeriveImageTable, DeriveSamples,
+    DeriveTable3, DeriveTable4, DeriveTable5;
 
 }  // namespace linnet::experiments
 

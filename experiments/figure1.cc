@@ -81,12 +81,12 @@ json Guides(const json& methods, double low, double high) {
   return guides;
 }
 
-// The factors of every other method's values over linear attention's, at every common length. "won"
-// counts the factors above 1, "exceptions" lists the others by method.
+// Every other method's values as multiples of linear attention's, at every common length:
+// "compared" counts them, "wins" lists those above 1, "exceptions" the others by method.
 json Comparison(const json& methods) {
-  json factors = json::array(), exceptions = json::array();
+  json wins = json::array(), exceptions = json::array();
   const json linear = FindRecord(methods, "name", "linear");
-  size_t won = 0;
+  size_t compared = 0;
   for (const json& method : methods) {
     if (linear.is_null() || method == linear) continue;
     json lost = json::array();
@@ -94,15 +94,14 @@ json Comparison(const json& methods) {
       const json own = ValueOf(linear.at("runs"), "N", point.at("N"));
       if (own.is_null()) continue;
       const double factor = point.at("value").get<double>() / own.get<double>();
-      factors.push_back(factor);
-      if (factor <= 1) lost.push_back(factor);
-      won += factor > 1;
+      (factor > 1 ? wins : lost).push_back(factor);
+      ++compared;
     }
     if (lost.empty()) continue;
     exceptions.push_back(
         {{"name", method.at("name")}, {"lost", lost}, {"lengths", method.at("runs").size()}});
   }
-  return {{"factors", factors}, {"won", won}, {"exceptions", exceptions}};
+  return {{"compared", compared}, {"wins", wins}, {"exceptions", exceptions}};
 }
 
 // The methods whose names begin with `prefix`.

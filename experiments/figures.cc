@@ -2,6 +2,8 @@
 
 #include <strings.h>
 
+#include <algorithm>
+
 namespace linnet::experiments {
 namespace {
 
@@ -11,32 +13,14 @@ std::string Text(const json& described, const char* field, const Scope& scope) {
   return Fill(described.value(field, ""), scope);
 }
 
-// Sets the color and marker of a known method, the same in every figure.
-void SetLook(plot::Series& series) {
-  using plot::Marker;
-  // Methods that share a color never appear in the same figure.
-  constexpr struct {
-    const char* label;
-    int color;
-    Marker marker;
-  } kLooks[] = {{"linear", 0, Marker::kCircle},
-                {"softmax", 1, Marker::kSquare},
-                {"lsh-4", 2, Marker::kDiamond},
-                {"lsh-1", 3, Marker::kTriangle},
-                {"stateful softmax", 4, Marker::kSquare},
-                {"softmax-plain", 4, Marker::kSquare},
-                {"lsh-8", 5, Marker::kTriangle},
-                {"bi-lstm", 3, Marker::kTriangle},
-                {"linear, elu", 0, Marker::kCircle},
-                {"linear, favor", 7, Marker::kCircle},
-                {"retention", 2, Marker::kDiamond},
-                {"gla", 3, Marker::kTriangle},
-                {"delta-net", 4, Marker::kSquare},
-                {"gated-delta-net", 5, Marker::kSquare},
-                {"kda", 6, Marker::kDiamond}};
-  for (const auto& look : kLooks) {
-    if (strcasecmp(look.label, series.label.c_str()) != 0) continue;
-    series.color = look.color, series.marker = look.marker;
+// Sets the color and marker that "looks" has for the series' label, if any.
+void SetLook(const Scope& scope, plot::Series& series) {
+  const std::vector<std::string> markers = {"circle", "square", "diamond", "triangle"};
+  for (const auto& [label, look] : Find("looks", scope).value_or(json::object()).items()) {
+    if (strcasecmp(label.c_str(), series.label.c_str()) != 0) continue;
+    series.color = look.at(0);
+    const auto marker = std::ranges::find(markers, look.at(1).get<std::string>());
+    series.marker = static_cast<plot::Marker>(marker - markers.begin());
   }
 }
 
@@ -58,7 +42,7 @@ plot::Series DescribedSeries(const json& described, const Scope& scope) {
                       .style = style == "line"     ? plot::Style::kLine
                                : style == "points" ? plot::Style::kPoints
                                                    : plot::Style::kLineAndPoints};
-  SetLook(series);
+  SetLook(scope, series);
   series.color = described.value("color", series.color);
   series.dotted = described.value("dotted", false);
   series.faint = described.value("pale", false);

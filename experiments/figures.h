@@ -6,10 +6,13 @@
 //
 // T is a template and E an expression (page.h). A figure, panel or series with "each" is drawn once
 // for each element at that path, whose fields are then in scope ("each" may also be a list, see
-// ForEach). A series without points is left
-// out. Further fields of a series: "style" ("line", "points" or "both"; default: "line"), "color"
-// (index into the palette), "pale" (thin, in a pale color), "dotted", and "legend": false. A label
-// that several series of a known method share appears in the legend once.
+// ForEach). A series without points is left out. Further fields of a series: "style" ("line",
+// "points" or "both"; default: "line"), "color" (index into the palette), "pale" (thin, in a pale
+// color), "dotted", and "legend": false.
+//
+// "looks" in scope (pages/looks.json: {label: [color, marker]}) gives a method the same color and
+// marker in every figure; methods that share both never meet in a figure. If several series share
+// the label of such a method, the legend has it once.
 #ifndef EXPERIMENTS_FIGURES_H_
 #define EXPERIMENTS_FIGURES_H_
 

@@ -19,6 +19,7 @@ const json kValues = {{"rows",
                         {{"label", "linear"}, {"curve", {{1, 6.0}, {2, nullptr}}}},
                         {{"label", "LSH-4"}, {"curve", json::array()}}}},
                       {"title", "a <title>"},
+                      {"looks", {{"linear", {0, "circle"}}}},
                       {"sets", {{{"name", "first"}}, {{"name", "second"}}}}};
 
 TEST(DescribedFigures, ASeriesForEachElement) {

@@ -42,7 +42,7 @@ void AddPoints(json& run) {
     for (int eighth = 0; eighth < 8; ++eighth) run["at"].push_back(length * (eighth + 0.5) / 8);
   }
   if (run["at"].size() != run["microseconds"].size()) {
-    throw InputError("'", times, "' has too many times or too few");
+    throw InputError("'", times, "' has the wrong number of times");
   }
 }
 

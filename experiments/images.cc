@@ -32,9 +32,10 @@ const std::vector<std::string> kPlanned = {"scale",       "budget", "steps",  "p
                                            "pixel-above", "seed",   "threads"};
 // Networks of the paper's size are timed only if more than this much of the budget is left.
 constexpr double kPaperSeconds = 600;
-constexpr int kColumns = 8;  // of samples on a sheet
+constexpr int kColumns = 8;                                        // of samples on a sheet
+constexpr const char* kTables[] = {"table1", "table2", "table3"};  // with training curves
 
-// Identifies a data set by its number of test images and a hash of them.
+// Identifies a data set by the number of its test images and a hash of their pixels.
 std::string Fingerprint(const ImageSet& test) {
   return StrCat(test.size(), "-", HashDigits(Hash(std::as_bytes(std::span(test.pixels)))));
 }
@@ -79,10 +80,10 @@ class ImageLab {
     settings_ = Settings();
   }
 
-  // Trains the methods that are not trained yet. Returns the runs of Trained() (measure.h) with
-  // "bits_per_dim" over the first "test_images" of settings(); their curves are over the first
-  // "validation_images" test images.
-  json Train() {
+  // Trains the methods that are not trained yet. Adds the plan's settings and "runs" to the record:
+  // the list of Trained() (measure.h), each run with "bits_per_dim" over the first "test_images"
+  // test images. The curves are over the first "validation_images" test images.
+  void Train(json& record) {
     MakeFolder(call_.lab.folder());
     WriteRecord(plan_file_, plan_);
     json values = settings_;
@@ -91,7 +92,9 @@ class ImageLab {
                            ? call_.about.at("wanted").at(plan_.at("scale")).get<std::string>()
                            : "steps";
     const Scope about{call_.about};
-    const json runs = Trained(call_, {values, &about}, [&](json& run) {
+    record.update(Origin());
+    record.update(settings_);
+    record["runs"] = Trained(call_, {values, &about}, [&](json& run) {
       // The folder keeps the result, since other experiments share the model.
       const std::string name = run.at("method"), images = settings_.at("test_images").dump();
       run["bits_per_dim"] = call_.lab.Kept(StrCat("bits-", name, ".json"), {run, images}, [&] {
@@ -105,13 +108,10 @@ class ImageLab {
     plan_["spent"] = Spent();
     watch_ = Stopwatch();
     WriteRecord(plan_file_, plan_);
-    return runs;
   }
 
   const ImageSet& test() const { return test_; }
   const std::string& data() const { return data_; }
-  // The plan's settings as fields of a record, used by Trainings().
-  const json& settings() const { return settings_; }
 
   // The options given in the call that made the plan, and --work if not the default:
   // " --scale small ...".
@@ -144,8 +144,6 @@ class ImageLab {
 
   void CheckPlan() const {
     CheckRecord(plan_, call_.about.at("plan"));
-    call_.about.at("wanted").at(plan_.at("scale"));
-    plan_.at("pixel-above").get<bool>();
     const auto other = [](const auto&... planned) {
       throw InputError("the trainings in this folder were planned ", planned...);
     };
@@ -163,6 +161,7 @@ class ImageLab {
     }
   }
 
+  // The plan's settings as fields of a record, used by Trainings().
   json Settings() const {
     const bool tiny = plan_.at("scale") == "tiny", paper = plan_.at("scale") == "paper";
     const bool by_time = call_.about.at("by_time"), budget = !plan_.at("budget").is_null();
@@ -194,8 +193,8 @@ std::string Trainings(const json& about, const json& record) {
   return Fill(about.at("trainings").get<std::string>(), {record, &outer});
 }
 
-// The methods in a record. Each has the field "run", its training; if throughputs were measured,
-// also "speed", that of its network, and "sized", that of the same method at the paper's size.
+// The methods trained in a record, each with its "run". If throughputs were measured, also with
+// "speed" (of that network; methods without it are left out) and "sized" (at the paper's size).
 json Rows(const json& about, const json& record) {
   json rows = json::array();
   for (json& row : MethodsRun(about.at("methods"), record.at("runs"))) {
@@ -270,8 +269,8 @@ json VarietyOf(const std::vector<Image>& images) {
   return {{"pairs", pairs}, {"nearest", nearest}};
 }
 
-// Adds sheets of `count` samples of each method and of the first test images, and the differences
-// between them to the record.
+// Adds a sheet of `count` samples for each method and a sheet of the first `count` test images.
+// Adds the variety of each sheet to the record.
 void AddSamples(const Call& call, const ImageLab& lab, size_t count, json& record) {
   for (const json& method : Shown(call.about)) {
     const std::string name = method.at("name");
@@ -297,7 +296,7 @@ void AddCompletions(const Call& call, const ImageLab& lab, size_t count, const j
   for (const json& method : Shown(call.about)) {
     const std::string name = method.at("name");
     const json run = FindRecord(runs, "method", name);
-    // All occluded images, all first completions, all second completions, all originals.
+    // In this order: all occluded images, first completions, second completions, originals.
     const std::vector<Image> made = Drawn(call, lab, "complete", count, method, run);
     std::vector<Image> completed;
     for (size_t i = 0; i < count; ++i) {
@@ -315,9 +314,7 @@ void AddCompletions(const Call& call, const ImageLab& lab, size_t count, const j
 
 void MeasureImageTable(const Call& call, json& record) {
   ImageLab images(call);
-  record.update(Origin());
-  record.update(images.settings());
-  record["runs"] = images.Train();
+  images.Train(record);
   const std::string table = call.about.at("table");
   record["command"] = StrCat("linnet reproduce ", table, images.CommandOptions());
   record["threads"] = call.Threads();
@@ -336,7 +333,7 @@ void DeriveImageTable(const json& about, json& values) {
   values["softmax"] = FindRecord(rows, "name", "softmax");
   if (values["softmax"].is_null()) throw InputError("has no run of softmax");
   values["trainings"] = Trainings(about, values);
-  // Show the actual times of trainings planned for equal times; they vary with other load.
+  // If trainings were planned for equal times, shows the actual times, which vary with other load.
   bool taken = values.at("equal_time");
   for (const json& row : rows) taken = taken && row.at("run").contains("training_seconds");
   values["taken"] = taken;
@@ -352,9 +349,7 @@ void MeasureSamples(const Call& call, json& record) {
     }
     if (asked > 0) record[option] = asked;
   }
-  record.update(Origin());
-  record.update(lab.settings());
-  record["runs"] = lab.Train();
+  lab.Train(record);
   record["methods"] = json::array();
   record["command"] = StrCat("linnet reproduce ", call.about.at("name").get<std::string>(),
                              lab.CommandOptions(), GivenOptions(call, {"count", "completions"}));
@@ -372,7 +367,7 @@ void DeriveSamples(const json& about, json& values) {
 
 void MeasureFigure5(const Call& call, json& record) {
   const fs::path folder = call.Get("tables", call.lab.folder().string());
-  for (const char* name : {"table1", "table2", "table3"}) {
+  for (const char* name : kTables) {
     const fs::path path = folder / StrCat(name, ".json");
     if (!Exists(path)) continue;
     record[name] = ReadRecord(path);
@@ -390,7 +385,7 @@ void MeasureFigure5(const Call& call, json& record) {
 
 void DeriveFigure5(const json& about, json& values) {
   values["images"] = json::array();
-  for (const char* name : {"table1", "table2", "table3"}) {
+  for (const char* name : kTables) {
     if (!values.contains(name)) continue;
     json table = Describe(name);
     const json &record = values[name], rules = table["record"];

@@ -66,7 +66,7 @@ json Lab::Run(const std::vector<std::string>& arguments) const {
 
 json Lab::Kept(const fs::path& file, const json& question, FunctionRef<json()> measure) const {
   if (Exists(folder_ / file)) {
-    std::string fault;  // an unreadable file is measured again
+    std::string fault;  // ignored: measures again if the file is unreadable
     const json kept = ParseJson(ReadFile(folder_ / file, size_t{1} << 26), 9, fault);
     if (kept.is_object() && kept.value("question", json()) == question && kept.contains("answer")) {
       return kept.at("answer");

@@ -52,12 +52,11 @@ nlohmann::json Measured(const Call& call, const nlohmann::json& described, const
 
 // Times the updates of all methods, one method right after the other so that other load affects all
 // of them, decides the number of updates of each method, and trains the methods. `scope` has
-// "wanted", an expression for the updates of a method without a budget, which may depend on
-// `seconds` per update; "budget" ("2h", or null); and "equal_time": whether the methods share the
-// budget as equal times or as equal numbers of updates. Calls finish(run) after each
-// training, then adds the run to the list returned: {"method", "seed", "steps",
-// "seconds_an_update", "training_seconds", "epochs", "parameters", "peak_memory", "curve": [[step,
-// metrics...]]}.
+// "wanted", an expression for that number, which may use `seconds`, the time of an update; "budget"
+// ("2h", or null), which may lower it; and "equal_time": whether the budget is divided into equal
+// times or into equal numbers of updates. Calls finish(run) after each training, then adds the run
+// to the returned list: {"method", "seed", "steps", "seconds_an_update", "training_seconds",
+// "epochs", "parameters", "peak_memory", "curve": [[step, metrics...]]}.
 nlohmann::json Trained(const Call& call, const Scope& scope,
                        FunctionRef<void(nlohmann::json& run)> finish);
 

@@ -66,7 +66,7 @@ std::string Format(const json& value, const std::string& format) {
   return formats.at(format)(number);
 }
 
-// Replaces special characters in text from records, so that it has no effect as Markdown.
+// Replaces special characters in text from records, so that they do not act as Markdown.
 std::string Escaped(std::string text) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f ||
@@ -95,6 +95,7 @@ std::optional<json> Walk(const json& value, std::string_view path) {
     }
     return all;
   }
+  if (field == "last") return value.empty() ? json() : Walk(value.back(), path);
   size_t index = 0;
   const auto [end, error] = std::from_chars(field.data(), field.data() + field.size(), index);
   if (error != std::errc() || *end != 0) return std::nullopt;
@@ -160,7 +161,7 @@ class Expression {
     return next;
   }
 
-  // Operands with any of these operators between them, each between spaces.
+  // Parses operands joined by any of these operators, each between spaces.
   json Chain(std::string_view operators, FunctionRef<json()> operand) {
     json value = operand();
     while (rest_.size() > 2 && rest_[0] == ' ' && operators.find(rest_[1]) != operators.npos) {

@@ -34,8 +34,8 @@ struct Scope {
 };
 
 // The value at a path, from the innermost scope that has its first name, or nullopt. "a.b" is a
-// field, "a.2" the third element of a list (null beyond its end), "a.*.b" the list of a field of
-// every element, "." the innermost values. A field of null is null.
+// field, "a.2" the third element of a list and "a.last" its last one (null if it has none),
+// "a.*.b" the list of a field of every element, "." the innermost values. A field of null is null.
 std::optional<nlohmann::json> Find(std::string_view path, const Scope& scope);
 
 // Evaluates an expression of paths, numbers, + - * / between spaces, parentheses, and functions of
@@ -48,10 +48,10 @@ nlohmann::json Evaluate(std::string_view expression, const Scope& scope);
 // The elements for which a section with that path (or condition "a = b") is shown.
 nlohmann::json Elements(std::string_view path, const Scope& scope);
 
-// Calls body(scope) for each of the elements at the path `each`, a template; of a list of paths,
-// for each combination of their elements, of which the earlier ones are in scope of the later
-// paths: ["sets", "asked", "name = {{.}}"] are the sets with a name in the list "asked". Of null,
-// once.
+// Calls body(scope) for each element at the path `each` (a template). For a list of paths, calls it
+// for each combination of their elements; the elements of earlier paths are in scope of later ones:
+// ["sets", "asked", "name = {{.}}"] gives the sets whose name is in the list "asked". For null,
+// calls it once.
 void ForEach(const nlohmann::json& each, const Scope& scope, FunctionRef<void(const Scope&)> body);
 
 // Expands the tags. Throws as Evaluate().

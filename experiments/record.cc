@@ -65,7 +65,7 @@ void CheckFile(const fs::path& file, const std::string& remedy, FunctionRef<void
   try {
     return check();
   } catch (const json::exception&) {
-    why = "lacks a field, or has one of another type";
+    why = "a field is missing or has the wrong type";
   } catch (const InputError& error) {
     why = error.what();
   }

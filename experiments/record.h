@@ -17,7 +17,7 @@
 
 namespace linnet::experiments {
 
-// Throws InputError, beginning with `where`, for invalid JSON.
+// Throws InputError, with a message that begins with `where`, for invalid JSON.
 nlohmann::json ParseRecord(const std::string& text, const std::string& where);
 nlohmann::json ReadRecord(const std::filesystem::path& path);
 void WriteRecord(const std::filesystem::path& path, const nlohmann::json& record);
@@ -31,8 +31,8 @@ nlohmann::json CurveOf(const plot::RunLog& log, const std::vector<std::string>& 
 void CheckFile(const std::filesystem::path& file, const std::string& remedy,
                FunctionRef<void()> check);
 
-// Checks the values at every path of `rules` (Find() in page.h; with "?" after it only if it
-// exists). A rule is "text", "above 0", "0 or more", "whole" (a whole number above 0), [least,
+// Checks the value at every path of `rules` (Find() in page.h); a path that ends in "?" may be
+// missing. A rule is "text", "above 0", "0 or more", "whole" (a whole number above 0), [least,
 // most], {"in": the allowed values}, or {"empty": an error message for an empty list}. Throws
 // InputError, or a nlohmann exception for a missing field or another type.
 void CheckRecord(const nlohmann::json& record, const nlohmann::json& rules);
@@ -47,7 +47,7 @@ nlohmann::json ValueOf(const nlohmann::json& records, const char* key, const nlo
 // Joins the methods of a description with their records: {..., "runs": all, "run": the first or
 // null}.
 nlohmann::json WithRuns(const nlohmann::json& methods, const nlohmann::json& runs);
-// The same without the methods that have no record.
+// As WithRuns, without the methods that have no record.
 nlohmann::json MethodsRun(const nlohmann::json& methods, const nlohmann::json& runs);
 // A table with a column for each method and a row for each value of the field `row`, in order of
 // first appearance: [{ROW: value, "cells": [the "value" of each method's record, or null]}].

@@ -15,11 +15,7 @@ using nlohmann::json;
 
 namespace {
 
-// Positions per chunk of Reformer: 32 at the paper's maximum length of 128, so that a sequence of
-// 2 * max_length + 1 tokens has nine chunks.
-int Chunk(int max_length) { return (max_length + 3) / 4; }
-
-// The first validated update with a loss below `loss`, or null. `curve` holds [update, loss, ...].
+// The first update in `curve` ([[update, loss, ...], ...]) with a loss below `loss`, or null.
 json FirstBelow(const json& curve, double loss) {
   for (const json& point : curve) {
     if (point.at(1).get<double>() < loss) return point.at(0);
@@ -33,7 +29,7 @@ void Evaluate(const Call& call, json& run) {
   const std::string model =
       call.lab.ModelOf(StrCat(run.at("method").get<std::string>(), "-", run.at("seed").get<int>()));
   for (const char* split : {"validation", "test"}) {
-    // Not kept for the next call: the user may first repair recordings that could not be read.
+    // Not cached: before the next call, the user may repair recordings that could not be read.
     const json eval = call.lab.Run({"eval", model, "--data", data, "--split", split, "--json"});
     if (eval.at("left_out") != 0) {
       throw InputError(data, ": ", eval.at("left_out").dump(), " recordings of its ", split,
@@ -46,40 +42,23 @@ void Evaluate(const Call& call, json& run) {
 
 }  // namespace
 
-void MeasureFigure2(const Call& call, json& record) {
+void MeasureTrainings(const Call& call, json& record) {
   json values = Begin(call, record);
-  const json& of = values["of"] = call.about.at("scales").at(call.options.at("scale"));
-  const int max_length = call.Get<int>("max-length", of.at("max_length"));
-  record["max_length"] = values["max_length"] = max_length;
-  values["chunk"] = Chunk(max_length);
+  if (call.about.contains("scales")) {
+    const json& of = values["of"] = call.about["scales"].at(call.options.at("scale"));
+    record["max_length"] = values["max_length"] = call.Get("max-length", of.at("max_length"));
+  }
   const Scope about{call.about};
   record["runs"] = Trained(call, {values, &about}, [](json&) {});
-  for (const char* field : {"steps", "drop_at"}) record[field] = record["runs"][0][field];
 }
 
 void DeriveFigure2(const json& about, json& values) {
-  values["rows"] = MethodsRun(about.at("methods"), values.at("runs"));
   for (json& row : values["rows"]) {
     row["until_2"] = FirstBelow(row["run"]["curve"], 1e-2);
     row["until_3"] = FirstBelow(row["run"]["curve"], 1e-3);
   }
+  if (!values.contains("drop_at")) values["drop_at"] = values["runs"][0].at("drop_at");
   values["network"] = about.at("scales").at(values.at("scale")).at("describes");
-  values["chunk"] = Chunk(values.at("max_length"));
-}
-
-void MeasureRecall(const Call& call, json& record) {
-  const json values = Begin(call, record);
-  const Scope about{call.about};
-  record["runs"] = Trained(call, {values, &about}, [](json&) {});
-}
-
-void DeriveRecall(const json& about, json& values) {
-  values["rows"] = MethodsRun(about.at("methods"), values.at("runs"));
-  values["symbols"] = about.at("symbols");
-  for (json& row : values["rows"]) {
-    values["seeds"] = row["runs"].size();
-    for (const json& run : row["runs"]) row["final"].push_back(run.at("curve").back().at(1));
-  }
 }
 
 void MeasureTable3(const Call& call, json& record) {
@@ -102,10 +81,6 @@ void MeasureTable3(const Call& call, json& record) {
 }
 
 void DeriveTable3(const json& about, json& values) {
-  values["rows"] = MethodsRun(about.at("methods"), values.at("runs"));
-  for (json& row : values["rows"]) {
-    if (row["runs"].size() > 1) row["seeds"] = row["runs"].size();
-  }
   values["by_length"] = WithRuns(about.at("methods"), values.at("lengths"));
   values["length_rows"] = Pivot(values.at("lengths"), about.at("methods"), "seconds");
 }

@@ -1,4 +1,4 @@
-// WAV, FLAC and SPHERE through libsndfile, and the filterbank.
+// WAV, FLAC and SPHERE through libsndfile, and resampling.
 #include "linnet/tasks/speech/audio.h"
 #include "fuzz/target.h"
 

@@ -1,4 +1,4 @@
-// Every kept input, and the seeds, go through their target.
+// Runs every kept input, whole and truncated, through its target.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,12 +1,13 @@
-// Fuzz targets: each reads bytes as a user's file or request would be read. It may throw an Error,
-// as its reader does for bad input; anything else (a crash, another exception, a sanitizer's
-// report, too much memory) is a finding.
+// Fuzz targets: each reads bytes as linnet reads a user's file or request. A target may throw an
+// Error, as linnet's reader does for bad input; anything else (a crash, another exception, a
+// sanitizer's report, too much memory) is a finding.
 //
 //   fuzz/run 60 archive                    # coverage-guided, with clang's libFuzzer
 //   build/release/bin/fuzz_inputs_test     # all kept inputs, in every build
 //
-// A new target is a file NAME.cc with a FuzzTarget and a line in kFuzzTargets; fuzz/run names its
-// seeds, and fuzz/inputs/NAME/ keeps inputs that once found something.
+// To add a target: write NAME.cc with a FuzzTarget; add it to kFuzzTargets, CMakeLists.txt and
+// fuzz/run, which also names seeds; put an input, and later those that found something, into
+// fuzz/inputs/NAME/.
 #ifndef LINNET_FUZZ_TARGET_H_
 #define LINNET_FUZZ_TARGET_H_
 

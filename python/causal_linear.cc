@@ -165,11 +165,11 @@ void CheckInputs(const Inputs& x, const CausalLinearOptions& options) {
   }
 }
 
-// Throws InputError unless all lengths are in [0, positions]. On a GPU it waits for them, as
-// cu_seqlens does.
+// Throws InputError unless all lengths are in [0, positions]. Like cu_seqlens, lengths on a GPU are
+// copied to the CPU first, which waits for the GPU.
 void CheckLengths(const Tensor& lengths, int64_t positions) {
   const Tensor given = lengths.to(torch::kCPU).contiguous();
-  if (!given.has_storage() || !given.storage().data()) return;  // no sequences, or traced
+  if (!given.has_storage() || !given.storage().data()) return;  // empty, fake or meta
   const auto* length = given.data_ptr<int64_t>();
   for (int64_t n = 0; n < given.numel(); ++n) {
     if (length[n] < 0 || length[n] > positions) {
@@ -220,7 +220,7 @@ Backwarded Backward(const Optional& grad_out, const Optional& grad_s, const Opti
           {grad_s.value_or(Tensor()), grad_z.value_or(Tensor())}, options));
     }
   }
-  // Kernels run below autograd, which the plain form needs.
+  // Kernels run with autograd excluded, but the plain form needs it.
   c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
   keys.excluded_ = keys.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
   const c10::impl::ForceDispatchKeyGuard with_autograd(keys);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Models and data sets that are damaged or do not fit: linnet refuses them in one line.
+"""linnet refuses damaged or unsuitable models and data sets, with an error of one line.
 
     tests/bad_files_test.py BIN_DIR [unittest arguments]
 """

@@ -1,4 +1,4 @@
-// Models and states written by an earlier commit still load and compute the same outputs.
+// Models and states written by earlier commits still load and compute the same outputs.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -70,7 +70,7 @@ TEST(Checkpoints, OldModelsGiveTheSameOutputs) {
     const Floats got = LastOutputs(Model::Open(entry.path().string()));
     for (const float value : got) ASSERT_TRUE(std::isfinite(value)) << name;
     const auto want = expected.find(name);
-    if (want == expected.end()) continue;  // the commit that wrote it could not run it
+    if (want == expected.end()) continue;  // the version that wrote the model could not run it
     // bf16 and int8 round activations, and rounding may differ between instruction sets.
     const bool narrow = name.ends_with("bf16") || name.ends_with("int8");
     ExpectNear(got, want->second, name, narrow ? 0.1 : 1e-5);

@@ -36,7 +36,7 @@ def tensor_shapes(spec):
     outputs = spec["classes"] if spec["head"] == "categorical" else 3 * spec["mixtures"]
     shapes = {"value_embedding.weight": [vocabulary, spec["value_embedding"]],
               "pos_embedding.pe": [1, spec["max_length"], d - spec["value_embedding"]]}
-    if channels := spec.get("stem_channels", 0):  # windows of 4 x 7 and 3 x 5, gray images
+    if channels := spec.get("stem_channels", 0):  # gray: causal windows of 4 x 7 and 3 x 5 have 24 and 13 inputs
         shapes |= {"stem.features.0.weight": [channels, 24], "stem.features.0.bias": [channels],
                    "stem.output.0.weight": [d, 13 * channels], "stem.output.0.bias": [d]}
     linear = {}

@@ -28,13 +28,13 @@ DATA = pathlib.Path(os.environ.get("LINNET_DATA", "/nowhere"))
 MNIST, SHAKESPEARE, COUPLETS = DATA / "mnist", DATA / "tinyshakespeare", DATA / "couplet" / "couplet-dataset"
 NAMES = [f"{split}-{kind}-ubyte.gz" for split in ("train", "t10k")
          for kind in ("images-idx3", "labels-idx1")]
-FIRST_SIZE = 9912422  # of the first file
+FIRST_SIZE = 9912422  # bytes of NAMES[0]
 needs_mnist = unittest.skipUnless(all((MNIST / name).exists() for name in NAMES),
                                   "no mnist under $LINNET_DATA")
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """/real/NAME: the real file, with ranges; /stall/NAME: its full Content-Length, but only 5000 bytes;
+    """/real/NAME: the real file, with ranges; /stall/NAME: the Content-Length of NAMES[0], but only 5000 bytes;
     /archive/NAME: the server's archive; anything else: 404."""
 
     def do_GET(self):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The commands in the documents: the options of each exist, those that need no data run, and the server answers
-those with curl.
+"""The commands in the documents: their options exist, commands of README.md that need no data succeed, and the server
+answers the curl commands.
 
     tests/documented_commands_test.py BIN_DIR SOURCE_DIR [unittest arguments]
 """
@@ -41,7 +41,7 @@ def words(command):
 
 
 def documented(program):
-    """(page, words after the program's name) of each of its commands."""
+    """Yields (page, words after the program's name) for each documented command of a program."""
     pages = [path for name in PAGES for path in ([SOURCE / name] if name.endswith(".md") else
                                                  sorted((SOURCE / name).rglob("*.md")))]
     for page in pages:
@@ -78,7 +78,7 @@ class Options(unittest.TestCase):
 
 class Commands(unittest.TestCase):
     def test_of_the_readme_run(self):
-        """Those that need neither data nor minutes, unchanged, beside the shipped models."""
+        """Runs commands that need neither data nor minutes, unchanged, in a folder with the shipped models."""
         ran = set()
         with tempfile.TemporaryDirectory() as folder:
             os.symlink(SOURCE / "models", pathlib.Path(folder, "models"))

@@ -1,5 +1,5 @@
-// Each kind of flash-linear-attention's models: written and read again, the layout of its tensors,
-// and its options that are refused.
+// Every kind of model that flash-linear-attention has: export and import, the layout of the
+// tensors, and the options that the import refuses.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -27,7 +27,7 @@ using Shape = std::vector<int64_t>;
 
 constexpr int kLayers = 3, kWidth = 24, kVocabulary = 61;
 
-// A language model of one mixer.
+// A language model with this mixer in every layer.
 ModelSpec SpecOf(MixerSpec mixer) {
   const bool feeds = mixer.kind != "ssd";
   const float eps = feeds ? 1e-6f : 1e-5f;
@@ -47,7 +47,8 @@ ModelSpec SpecOf(MixerSpec mixer) {
   return spec;
 }
 
-// A folder that is removed with this, with a model file and the same model as others have it.
+// A temporary folder with a model of linnet and, in `theirs`, the same model in
+// flash-linear-attention's or transformers' layout. The destructor removes it.
 struct Folders {
   fs::path root = fs::temp_directory_path() / StrCat("linnet_fla_kinds.", getpid());
   std::string model = (root / "model.safetensors").string();
@@ -58,7 +59,7 @@ struct Folders {
   Folders(const Folders&) = delete;
   Folders& operator=(const Folders&) = delete;
 
-  // Random weights, but for what `change` sets.
+  // Writes a model with random weights, which `change` may replace.
   void WriteModel(const ModelSpec& spec,
                   const std::function<void(const TensorInfo&, std::vector<float>&)>& change = {}) {
     std::map<std::string, std::vector<float>> tensors;
@@ -92,8 +93,8 @@ struct Folders {
 struct KindCase {
   const char* type;
   MixerSpec mixer;
-  std::vector<std::pair<std::string, json>> config;    // some of its fields
-  std::vector<std::pair<std::string, Shape>> tensors;  // some of those of layer 1
+  std::vector<std::pair<std::string, json>> config;    // some of the expected fields
+  std::vector<std::pair<std::string, Shape>> tensors;  // some of the expected shapes, in layer 1
 };
 
 const std::vector<KindCase>& KindCases() {
@@ -216,7 +217,8 @@ TEST(FlaKinds, AreWrittenAsTheyAreRead) {
   }
 }
 
-// A model as transformers writes it, in which row or channel r of a tensor is r in every column.
+// Writes a model in the layout of Hugging Face's transformers. All values in row r of a tensor are
+// r.
 void WriteTransformersMamba2(const fs::path& folder, const Shape& in_proj = {48, 8}) {
   fs::create_directories(folder);
   WriteFileAtomically((folder / "config.json").string(), R"({
@@ -293,7 +295,8 @@ TEST(FlaKinds, ReadsMamba2OfTransformers) {
   EXPECT_TRUE(std::equal(embedding.begin(), embedding.end(), head.begin(), head.end()));
 }
 
-// Bounds that softmax and sums over layers give, and the way back.
+// flash-linear-attention stores logits; with p their softmax over the layers, the bound of layer l
+// is p_1 + ... + p_l. linnet stores the logit of each layer's bound.
 TEST(FlaKinds, LowerBoundsOfHgrnGrowFromLayerToLayer) {
   Folders folders;
   const ModelSpec spec = SpecOf({.kind = "hgrn",
@@ -319,7 +322,7 @@ TEST(FlaKinds, LowerBoundsOfHgrnGrowFromLayerToLayer) {
     for (int l = 1; l <= layer; ++l) sum += share(l, channel);
     return sum;
   };
-  // As linnet has them; then there and back.
+  // Writes the bounds in linnet's form, exports the model and imports it.
   folders.WriteModel(spec, [&](const TensorInfo& info, std::vector<float>& values) {
     if (!info.name.ends_with(".lower_bound")) return;
     const int layer = info.name[std::string("transformer.layers.").size()] - '0';
@@ -353,7 +356,7 @@ TEST(FlaKinds, LowerBoundsOfHgrnGrowFromLayerToLayer) {
   }
 }
 
-// One line that names the folder or a file of it, and contains `part`.
+// Expects an import error of one line that begins with the folder's path and contains `part`.
 void ExpectFault(const Folders& folders, const std::string& part) {
   const std::string fault = ImportFault(folders.theirs);
   EXPECT_NE(fault.find(part), fault.npos) << fault;
@@ -445,7 +448,7 @@ TEST(FlaKinds, RefuseTensorsThatDoNotFit) {
   ExpectFault(folders, "the tensor 'model.lower_bounds' is missing");
 }
 
-// Models that linnet has and flash-linear-attention has not.
+// Models of linnet that flash-linear-attention cannot express.
 TEST(FlaKinds, RefuseModelsWithoutACounterpart) {
   const std::pair<MixerSpec, const char*> cases[] = {
       {{.kind = "ssd", .short_convolution = 0, .heads = 4, .query_dim = 5, .value_dim = 12},

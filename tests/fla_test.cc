@@ -1,4 +1,4 @@
-// Folders of flash-linear-attention's models: what is read, what is refused, and the way back.
+// Import of flash-linear-attention's model folders, valid and invalid ones, and export to them.
 #include "linnet/model/fla.h"
 
 #include <gtest/gtest.h>
@@ -99,7 +99,7 @@ TEST(Fla, ReadsTiedEmbeddings) {
   EXPECT_TRUE(std::equal(embedding.begin(), embedding.end(), head.begin(), head.end()));
 }
 
-// F16 and BF16 are read exactly; matrices in BF16 stay so.
+// F16 and BF16 tensors are read exactly; matrices in BF16 are also stored in BF16.
 TEST(Fla, ReadsNarrowTensors) {
   for (const DType type : {DType::kF16, DType::kBF16}) {
     const GatedModel golden("gated_delta_net");
@@ -111,7 +111,7 @@ TEST(Fla, ReadsNarrowTensors) {
       const SafetensorsFile file = SafetensorsFile::Open(path.string());
       for (const Tensor& tensor : file.tensors()) {
         std::vector<uint16_t>& narrow = all.emplace_back(static_cast<size_t>(tensor.numel()));
-        // Any bits of finite numbers.
+        // Varied bits, all of finite numbers.
         for (size_t i = 0; i < narrow.size(); ++i) {
           narrow[i] = static_cast<uint16_t>((i * 40503u) & (type == DType::kF16 ? 0xbbff : 0xbfff));
         }
@@ -147,7 +147,7 @@ TEST(Fla, WritesWhatItReads) {
     fs::copy_file("tests/golden/tokenizer/byte_level.json", golden.folder / "tokenizer.json");
     EXPECT_NE(Fault(golden).find("vocabulary is 61; the tokenizer has 459 tokens"),
               std::string::npos);
-    constexpr int kRows = 470;  // more than tokens
+    constexpr int kRows = 470;  // more than the tokenizer's tokens
     Set(golden, "vocab_size", kRows);
     Rewrite(golden,
             [](const std::string&, std::vector<int64_t>& shape, std::vector<float>& values) {
@@ -157,7 +157,7 @@ TEST(Fla, WritesWhatItReads) {
     const std::string first = golden.Import(), second = (golden.folder / "second").string();
     const fs::path again = golden.folder / "again";
     WriteFla(Checkpoint::Open(first), again.string());
-    EXPECT_THROW(WriteFla(Checkpoint::Open(first), again.string()), InputError);  // not empty
+    EXPECT_THROW(WriteFla(Checkpoint::Open(first), again.string()), InputError);  // has files
     const FlaModel back = FlaModel::Open(again.string());
     EXPECT_EQ(back.spec(), Checkpoint::Open(first).spec());
     EXPECT_EQ(Vocabulary(*back.spec().text()).end(), 456);
@@ -168,8 +168,8 @@ TEST(Fla, WritesWhatItReads) {
   EXPECT_FALSE(fs::exists("unused"));
 }
 
-// Softmax attention with 4 heads of 8 dimensions and 2 heads of keys and values in some layers of
-// the golden model.
+// Softmax attention in layer 1 of the golden model: 4 heads of 8 dimensions, 2 heads of keys and
+// values.
 const json kSoftmax = {{"layers", {1}},
                        {"num_heads", 4},
                        {"num_kv_heads", 2},
@@ -291,7 +291,7 @@ TEST(Fla, RefusesUnknownOptionsByName) {
   const GatedModel golden("gla");
   Set(golden, "residual_in_fp8", true);
   EXPECT_NE(Fault(golden).find("has the unknown options 'residual_in_fp8'"), std::string::npos);
-  Set(golden, "residual_in_fp8", false);  // off: harmless
+  Set(golden, "residual_in_fp8", false);  // accepted, because it is off
   EXPECT_EQ(Fault(golden), "none");
 }
 

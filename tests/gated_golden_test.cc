@@ -1,5 +1,5 @@
-// Compares the gated recurrences (linnet/kernels/scan.h), reference and kernel, with tensors that
-// other people's programs wrote (tests/golden/README.md). Reads every *.safetensors of a known kind
+// Compares the gated recurrences (linnet/kernels/scan.h), reference and kernel, with tensors
+// computed by other programs (tests/golden/README.md). Reads every *.safetensors of a known kind
 // below tests/golden/gated and, if it is set, below LINNET_GOLDEN.
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A kind of file: its policies, and the names of its tensors ("": none).
+// A kind of file: the scan's decay and write, and the names of its tensors ("": none).
 struct Kind {
   const char* name;
   ScanDecay decay;
@@ -59,7 +59,7 @@ Doubles Transposed(const Doubles& x, size_t rows, size_t columns) {
   return y;
 }
 
-// One file as a scan: its tensors, and the way back from the scan's results to the file's.
+// One file as a scan problem. Expect() converts a scan's results to the file's layout and compares.
 class Case {
  public:
   Case(const SafetensorsFile& file, const Kind& kind) : file_(file), kind_(kind) {
@@ -92,7 +92,7 @@ class Case {
   }
 
   ScanProblem problem = {};
-  ScanValues<double> in;  // problem.in, not rounded
+  ScanValues<double> in;  // problem.in in double precision
 
   double scale() const { return scale_; }
 
@@ -146,8 +146,8 @@ class Case {
     }
     return Doubles(tensor->f32().begin(), tensor->f32().end());
   }
-  // A token of a product of delta rules is several positions of a scan: its numbers belong to the
-  // one at `which`, the others are 0.
+  // A token of a delta product is rows_ positions of the scan. Spread() puts the token's values at
+  // position `which` of them and 0 at the others; Gather() is the inverse.
   Doubles Spread(const Doubles& x, size_t which) const {
     const size_t tokens = problem.shape.batch * problem.shape.length / rows_,
                  width = x.size() / tokens;
@@ -166,7 +166,7 @@ class Case {
     }
     return x;
   }
-  // ssd keeps its state as [M, D].
+  // Files of ssd have states [value_dim, dim], the scan [dim, value_dim].
   bool Flipped() const { return kind_.name == std::string("ssd"); }
   Doubles State(const Doubles& x) const {
     return Flipped() ? Transposed(x, problem.shape.value_dim, problem.shape.dim) : x;
@@ -228,7 +228,7 @@ Results Kernel(const Case& c) {
            doubles(g.write), doubles(g.s0), doubles(g.z0)}};
 }
 
-// Calls body(case) for each file of a known kind. At least one file of each kind must be there.
+// Calls body(case) for each file of a known kind. Expects at least one file of every kind.
 template <class Body>
 void ForCases(Body body) {
   std::vector<fs::path> files;

@@ -1,5 +1,5 @@
-// Gated recurrences in training, whole, in pieces and in steps, with their gradients, against
-// layers of flash-linear-attention.
+// Compares gated recurrences in training (whole sequences, pieces and steps) and their gradients
+// with layers of flash-linear-attention.
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/types.h>
@@ -38,7 +38,7 @@ TEST_P(GatedLayersNn, WholePiecesAndStepsGiveTheSourcesOutputsAndGradients) {
   }
   const Tensor x = Loaded(layer, "hidden_states").requires_grad_(), want = Loaded(layer, "out");
   const Tensor loss_w = Loaded(layer, "loss_w");
-  // The values of an earlier layer, which only some layers read.
+  // The values of an earlier layer, which RWKV-7 reads; undefined for other kinds.
   Tensor carried;
   if (layer.file.Find("v_first")) carried = Loaded(layer, "v_first").requires_grad_();
   const int64_t length = x.size(1);

@@ -1,4 +1,4 @@
-// Gated recurrences as the runtime runs them, whole, in pieces and in steps, against layers of
+// Compares the runtime's gated recurrences (whole sequences, pieces and steps) with layers of
 // flash-linear-attention.
 #include "tests/gated_layers.h"
 
@@ -30,10 +30,10 @@ class GatedLayers : public testing::TestWithParam<std::string> {
     state_.resize(mixer_->state_size().fixed);
   }
 
-  // The rows of hidden_states before the tested sequence.
+  // The number of rows of hidden_states before the tested sequence.
   size_t Before() const { return sequence_ * length_; }
 
-  // The columns of the projections, in the layout of MixerCall::in.
+  // The projections of `count` positions from `begin` on, in the layout of MixerCall::in.
   Floats Columns(size_t begin, size_t count) const {
     Floats in;
     const auto add = [&](size_t t, const Projection& p, const std::string& shift, size_t first) {
@@ -131,7 +131,7 @@ TEST_P(GatedLayers, WholePiecesAndStepsGiveTheSourcesOutputs) {
         Expect(begin, end - begin, /*with_state=*/true);
         begin = end;
       }
-      // A state begins with the scan's.
+      // The mixer's state begins with the state of the scan.
       for (size_t i = 0; i < size; ++i) {
         ASSERT_NEAR(state_[i], states[sequence_ * size + i], 1e-4) << i;
       }

@@ -1,6 +1,6 @@
 // For tests: language models over gated recurrences (tests/golden/gated/lm_*.safetensors), as
-// linnet's models: those of flash-linear-attention also as folders in Hugging Face's layout,
-// RWKV-7's also as tensors of BlinkDL's.
+// folders in Hugging Face's layout (flash-linear-attention) or BlinkDL's tensors (RWKV-7). Import()
+// converts them to linnet's format.
 #ifndef LINNET_TESTS_GATED_MODELS_H_
 #define LINNET_TESTS_GATED_MODELS_H_
 
@@ -22,9 +22,9 @@ namespace linnet {
 
 struct GatedModel {
   SafetensorsFile file;
-  std::filesystem::path folder;  // removed with this
+  std::filesystem::path folder;  // temporary, removed by the destructor
   size_t sequences, length;
-  std::vector<Tensor> rwkv;  // the model's tensors, if it is RWKV-7's
+  std::vector<Tensor> rwkv;  // tensors of an RWKV-7 model, else empty
 
   // shards: the number of files with tensors.
   explicit GatedModel(const std::string& name, size_t shards = 1)
@@ -66,7 +66,7 @@ struct GatedModel {
     WriteFileAtomically((folder / name).string(), text);
   }
 
-  // Imports the folder or the tensors; returns the path of the model, which is in the folder.
+  // Imports the folder or the tensors into a model file in `folder`; returns its path.
   std::string Import() const {
     const std::string path = (folder / "linnet.safetensors").string();
     if (rwkv.empty()) {
@@ -84,7 +84,7 @@ struct GatedModel {
   std::span<const double> Logits() const { return file.Get("logits").values<double>(); }
 };
 
-// Why a folder cannot be imported, or "none".
+// The message of the InputError that importing a folder throws, or "none".
 inline std::string ImportFault(const std::filesystem::path& folder,
                                const std::string& tokenizer = "") {
   try {

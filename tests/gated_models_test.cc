@@ -1,5 +1,5 @@
-// The engine on language models of flash-linear-attention (RMS norms, gated recurrences, gated
-// feed-forward blocks) and RWKV-7; whole, in pieces and in steps.
+// Compares the engine (whole sequences, pieces and steps) with language models of
+// flash-linear-attention (RMS norms, gated recurrences, gated feed-forward blocks) and RWKV-7.
 #include "tests/gated_models.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ class GatedModels : public testing::TestWithParam<std::string> {
  protected:
   GatedModels() : golden_(GetParam()), model_(Model::Open(golden_.Import())) {}
 
-  // Reads all sequences in calls of these many positions; 1: steps.
+  // Reads all sequences, pieces[i] positions in call i (a step if it is 1); compares the logits.
   void Expect(const std::vector<size_t>& pieces, int threads) const {
     Engine engine(model_, {.threads = threads});
     State state = engine.NewState(golden_.sequences);
@@ -52,7 +52,7 @@ class GatedModels : public testing::TestWithParam<std::string> {
     if (!golden_.rwkv.empty()) ExpectRwkvState(state);
   }
 
-  // The last inputs of the token shifts and the scan's states, layer by layer.
+  // Compares the state's parts: the last inputs of the token shifts and the states of the scans.
   void ExpectRwkvState(const State& state) const {
     const std::vector<std::byte> bytes = state.ToBytes(*model_);
     const SafetensorsFile file = SafetensorsFile::FromMemory(bytes, "state");

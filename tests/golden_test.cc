@@ -235,7 +235,7 @@ void SimpleReformer(const Golden& golden) {
   ExpectClose(out, golden.Get("out"), 1e-5, "out");
   ExpectClose(q.grad(), golden.Get("grad_q"), 1e-4, "grad_q");
   ExpectClose(v.grad(), golden.Get("grad_v"), 1e-5, "grad_v");
-  // The stored order must also sort by linnet's buckets.
+  // The stored order must also sort the positions by linnet's buckets.
   const torch::Tensor planes = golden.Get("planes").transpose(1, 2);  // [rounds, D, bits]
   const torch::Tensor sorted = ops::LshBuckets(q, planes, options.buckets).gather(3, order);
   const int64_t length = sorted.size(3);
@@ -294,7 +294,7 @@ void ImageModel(const Golden& golden) {
   for (const std::string& name : names) {
     torch::NoGradGuard no_grad;
     const torch::Tensor want = golden.Get("param." + name);
-    // Position tables are computed here, not imported; they must match.
+    // linnet computes position tables instead of importing them; they must match.
     if (IsBuffer(name)) {
       ExpectClose(tensors.at(name), want, 1e-5, name);
     } else {

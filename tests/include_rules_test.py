@@ -4,13 +4,13 @@ that compares the name of a task, an attention or a network.
 
     tests/include_rules_test.py [SOURCE_DIR]
 
-The tables have the columns `folder | may include` and `public header | folder`. Fails on an include that the table does not allow, on
-libtorch outside the folders that may use it, on CUDA's headers outside of linnet/*/cuda/ and
+The tables have the columns `folder | may include` and `public header | folder`. Fails on an include that they do not
+allow, on libtorch outside the folders that may use it, on CUDA's headers outside of linnet/*/cuda/ and
 linnet/ops/cuda_*, and on a folder missing from the table. To allow another include, change HACKING.md
 and give the reason.
 
-Also fails on `== "images"` and similar comparisons: code that depends on a task or an attention belongs in
-its row of the registry. COMPARES lists the exceptions, with reasons.
+Also fails on `== "images"` and similar comparisons: code for one task or attention belongs in the registry, in the
+row of that task or attention. COMPARES lists the exceptions, with reasons.
 """
 
 import pathlib
@@ -41,7 +41,7 @@ COMPARES = (
     ("linnet/model/spec.cc", r"\btask\b", "the file format: files of the first versions have only the task's name"),
     ("linnet/runtime/model_ref.h", r"\bkind\b", "the plain twin of the mixers' files, for tests and benchmarks"),
     ("linnet/cli/verb_export.cc", r"\bkind\b", "the file format of fast-transformers, which has some of the attention kinds"),
-    ("linnet/cli/verb_import.cc", r"\bkind\b", "the same: options for settings that its files lack"),
+    ("linnet/cli/verb_import.cc", r"\bkind\b", "the file format of fast-transformers: options for settings that its files lack"),
     ("linnet/train/config.cc", "lr_decay_form", "the form of a decay, not an attention"),
     ("bench/torch/speech.cc", "", "a benchmark: its own methods"),
     ("experiments/*", "", "an experiment: its own methods and records"),

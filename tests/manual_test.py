@@ -52,7 +52,7 @@ class Manual(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (0, ""), page.name)
 
     def complete(self, *words):
-        """What bash offers for the last word."""
+        """Returns bash's completions of the last word."""
         script = ('source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _linnet; '
                   'printf "%s\\n" "${COMPREPLY[@]}"')
         done = subprocess.run(["bash", "-c", script, "bash", self.bash, *words], capture_output=True, text=True,

@@ -31,7 +31,7 @@ BIN = pathlib.Path("build/release/bin").resolve()
 TINY = ["--layers", 2, "--heads", 2, "--d-model", 16, "--batch", 2, "--steps", 2, "--threads", 1]
 # Flags that select a variant of a mixer.
 FORMS = {"kernel": "--similarity", "reformer": "--lsh-variant"}
-# Gives short sequences several chunks; other mixers ignore these flags.
+# Flags of reformer that give short sequences several chunks; other mixers ignore them.
 HASHING = ["--lsh-rounds", 2, "--lsh-buckets", 4, "--lsh-chunk", 8]
 NARROW = ("bf16", "int8")
 

@@ -1,5 +1,5 @@
 """Installs linnet into a folder and builds outside programs against it: one with a custom attention kind, and the
-examples of docs/attention, whose commands are run as well. Arguments: the build folder, the source folder."""
+examples of docs/attention. Also runs the commands of these pages. Arguments: the build folder, the source folder."""
 import os
 import pathlib
 import re
@@ -85,7 +85,7 @@ class PackageTest(unittest.TestCase):
         self.assertEqual(self.headers(prefix), {"": sorted(public | {"linnet/version.h"})})
         self.assertEqual(list(prefix.rglob("*.a")), [])
         library = next(prefix.rglob("liblinnet.so"))
-        # No macro but linnet's own, and the standard library's.
+        # The public headers define no macros, except LINNET_... and those of the standard headers that they include.
         source = self.dir / "macros.cc"
         includes = re.findall(r"^#include <.*>$", "".join((prefix / "include" / name).read_text() for name in public),
                               re.MULTILINE)
@@ -140,7 +140,7 @@ int main() {
 #include <iostream>
 template <class T> T Made() { return T(); }
 """
-        given = {  # what an example takes for granted
+        given = {  # declarations that the examples omit
             "error.h": "std::string path;", "state.h": "auto model = linnet::Model::Open(\"\"); linnet::Engine "
             "engine(model); std::vector<int32_t> prompt;", "scheduler.h": "linnet::Engine engine(linnet::Model::Open"
             "(\"\")); std::vector<int32_t> prompt; auto Draw = [](std::span<const float>) { return 1; };",
@@ -245,7 +245,7 @@ template <class T> T Made() { return T(); }
             self.assertIn(reason, why, arguments)
 
     def test_a_program_outside(self):
-        """One file of all sources without debug information: parsing libtorch's headers takes most of the time."""
+        """Compiles all sources as one file, without debug information: parsing libtorch's headers takes longest."""
         prefix, build, pages = self.prefix, self.dir / "build", self.dir / "pages.cc"
         headers = [name for folder in WITH_TORCH for name in self.headers()[folder]]
         pages.write_text("".join(f"#include \"{name}\"\n" for name in headers) + program(self.pages))

@@ -483,7 +483,7 @@ class Tracing(Case):
                   torch.stack([linnet.causal_linear_attention(q, k, v) for q in many]))
 
     def test_backward_only(self):
-        """It has no derivative; the error says so."""
+        """The opaque backward operation has no derivative; the error says so."""
         x = leaves(random((1, 5, 1, 2), (1, 5, 1, 2), (1, 5, 1, 2)))
         out, kept, _, _ = linnet._causal_linear_forward(
             *x, None, None, None, None, False, "elu", True, 1e-6)

@@ -84,7 +84,7 @@ class WheelTest(Case):
         script = "import linnet; print(linnet.library_path())"
         done = self.python(script, env={**os.environ, "LINNET_LIBRARY": str(library)})
         self.assertEqual(done.stdout.strip(), str(library), done.stderr)
-        # The package without a library in it: the system's.
+        # A package without a library in it loads the system's.
         shutil.copytree(SOURCE / "python" / "linnet", self.dir / "linnet")
         done = self.python(script, env={**os.environ, "LD_LIBRARY_PATH": str(library.parent)})
         self.assertEqual(done.stdout.strip(), library.name, done.stderr)
@@ -98,7 +98,7 @@ class HeaderTest(unittest.TestCase):
         self.header = re.sub(r"/\*.*?\*/", " ", header, flags=re.DOTALL)
 
     def kind(self, declaration):
-        """"int", "size_t", ... of a C declaration without its name, and "*" for every pointer."""
+        """The type of a C declaration: "int", "size_t" and so on, or "*" for any pointer."""
         words = [word for word in re.findall(r"\w+|\*", declaration) if word != "const"]
         return "*" if "*" in words else words[0]
 
@@ -106,7 +106,7 @@ class HeaderTest(unittest.TestCase):
         names = {ctypes.c_int: "int", ctypes.c_float: "float", ctypes.c_double: "double", ctypes.c_size_t: "size_t",
                  ctypes.c_int32: "int32_t", ctypes.c_uint64: "uint64_t", None: "void",
                  _library.Progress: "linnet_progress", _library.Reader: "linnet_reader"}
-        same = {"int32_t": "int", "size_t": "uint64_t"}  # one type of ctypes with two names
+        same = {"int32_t": "int", "size_t": "uint64_t"}  # ctypes has one type for both
         found = [names.get(kind, "*") for kind in types]
         expected = [self.kind(declaration) for declaration in declarations]
         self.assertEqual([same.get(kind, kind) for kind in found], [same.get(kind, kind) for kind in expected], name)
@@ -191,7 +191,7 @@ class ModelTest(Case):
         expected = model.generate("a", 20, seed=1)
         reader, writer = os.pipe()
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of any thread
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns if a process with threads forks
             child = os.fork()
         if child == 0:
             os.write(writer, model.generate("a", 20, seed=1).encode())

@@ -59,7 +59,7 @@ def run_installed(arguments):
         run_ok(python, "-m", "venv", "--system-site-packages", f"{folder}/venv")
         installed = f"{folder}/venv/bin/python"
         run_ok(installed, "-m", "pip", "install", "-q", "--no-index", "--no-deps", wheels[0])
-        # Away from the source, with nothing that changes where Python or the package looks.
+        # Outside the source tree, without the variables that lead Python or the package to other modules or libraries.
         environment = {name: value for name, value in os.environ.items()
                        if name not in ("PYTHONPATH", "PYTHONHOME", "LINNET_LIBRARY")}
         environment["LINNET_WHEELS"] = os.pathsep.join(wheels)

@@ -41,7 +41,7 @@ class ImagesTest(Case):
         self.assertEqual((drawn.shape, drawn.dtype), ((4, 28, 28), np.uint8))
         self.assertTrue(np.array_equal(drawn.reshape(2, 2, 28, 28), self.sheet(self.dir / "sheet.png", 2, 2)))
         self.assertTrue(np.array_equal(self.model.sample(2, 5, 0.9, batch=1, first_stream=2), drawn[2:]))
-        self.assertFalse(np.array_equal(self.model.sample(2), self.model.sample(2)))  # two seeds
+        self.assertFalse(np.array_equal(self.model.sample(2), self.model.sample(2)))  # each call draws a seed
 
     def test_complete_as_the_program_does(self):
         self.program("complete", DIGITS, "--count", 3, "--scale", 1, "--seed", 5, "--rows-known", 10, "--out",
@@ -122,7 +122,7 @@ class TextTest(Case):
         text = model.generate("To be", 1000, temperature=0.5, seed=1)
         stream = model.generate("To be", 1000, temperature=0.5, seed=1, stream=True)
         self.assertEqual(next(stream) + next(stream), text[:2])
-        self.assertEqual(model.generate("To be", 1000, temperature=0.5, seed=1), text)  # meanwhile
+        self.assertEqual(model.generate("To be", 1000, temperature=0.5, seed=1), text)  # while the stream is open
         self.assertEqual(next(stream), text[2])
         stream.close()
         self.assertEqual(list(stream), [])
@@ -188,7 +188,7 @@ class CoupletTest(Case):
 
 def like_speech(seconds, seed=1):
     """Audio in which the shipped models hear phones: pulses or noise through three resonances, which change four
-    times a second. int16, 16000 a second."""
+    times a second. int16, 16000 samples per second."""
     rng, part, pieces = np.random.RandomState(seed), 4000, []
     time = np.arange(part) / 16000
     for _ in range(4 * seconds):

@@ -291,7 +291,7 @@ class RoundTrip(Case):
             after, before = read(self.dir / "b.safetensors")[0], read(path)[0]
             del after[FIRST], before[FIRST]
             self.assertEqual(differing(after, before), [])
-            # Twice the features: fast-transformers' Favor uses each column with both signs.
+            # 24 features fit, too: fast-transformers' Favor uses each of the 12 columns with both signs.
             if options:
                 self.refuses(command, "omega has 12 columns", "give --features")
                 self.linnet(*command, "--features", "24")
@@ -406,7 +406,7 @@ class Text(Case):
             self.assertEqual(differing(read(self.dir / "b.safetensors")[0], read(whole)[0]), [])
             bits = self.bits("b.safetensors")
             self.assertEqual(bits, self.bits(whole))
-            for precision in ("bf16", "int8"):  # zero rows, biases of -1e9
+            for precision in ("bf16", "int8"):  # the added rows are zero, the added biases -1e9
                 self.linnet("export", "b.safetensors", "--precision", precision, "--out", "n.safetensors")
                 self.assertAlmostEqual(self.bits("n.safetensors"), bits, delta=0.05)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of what linnet reproduce runs, and of resuming, with a script in place of the programs that measure and train.
+"""Tests of the commands that linnet reproduce runs, and of resuming. A script stands in for linnet.
 
     tests/reproduce_all_test.py BIN_DIR [unittest arguments]
 """
@@ -12,7 +12,7 @@ from reproduce_util import ALL, StandInCase, main, records
 
 
 class All(StandInCase):
-    """`reproduce all` with a fake 'linnet' beside the program that records its arguments."""
+    """`reproduce all` with a fake 'linnet' that records its arguments."""
     STAND_IN = """#!/usr/bin/env python3
 import os, pathlib, signal, sys, time
 arguments = sys.argv[2:]
@@ -50,16 +50,16 @@ print("wrote", name)
         self.assertEqual(code, 0, err)
         calls = self.calls()
         names = [call[0] for call in calls]
-        self.assertEqual(sorted(names), sorted(set(ALL) - {"couplet"}))
+        self.assertEqual(sorted(names), sorted(set(ALL) - {"recall", "couplet"}))
         self.assertEqual(out.splitlines(), [f"wrote {name}" for name in names])
         budgets = [int(call[call.index("--budget") + 1]) for call in calls if "--budget" in call]
-        self.assertEqual(len(budgets), 3)  # table 3 takes minutes per training
+        self.assertEqual(len(budgets), 3)  # table 3 has --minutes, the time of a training, instead
         self.assertLess(sum(budgets), 3600)
         # Figures use the models of their table.
         works = {call[0]: call[call.index("--work") + 1] for call in calls if "--work" in call}
         self.assertEqual(works["figure6"], works["table1"])
         self.assertEqual(works["figure9"], works["table2"])
-        # A second call redraws only the figures from other experiments' records.
+        # A second call repeats only figure 5, which is drawn from the records of other experiments.
         code, _, err = self.all()
         self.assertEqual(code, 0, err)
         self.assertEqual([call[0] for call in self.calls()], ["figure5"])

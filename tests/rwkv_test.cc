@@ -1,4 +1,4 @@
-// RWKV-7's models as BlinkDL's programs save them: what is read, and what is refused.
+// Import of RWKV-7 models as BlinkDL's programs save them, valid and invalid ones.
 #include "linnet/model/rwkv.h"
 
 #include <gtest/gtest.h>
@@ -109,7 +109,7 @@ TEST(Rwkv, IgnoresFirstValuesOfTheFirstBlock) {
 
 TEST(Rwkv, RefusesWhatDoesNotFitInOneLine) {
   TempDir dir;
-  // Without the kind of error that ErrorOf() prepends.
+  // The error's message without the "input: " that ErrorOf() prepends.
   const auto message = [](FunctionRef<void()> body) {
     const std::string text = ErrorOf(body), kind = "input: ";
     EXPECT_EQ(text.substr(0, kind.size()), kind);

@@ -124,7 +124,7 @@ class ServeTest(unittest.TestCase):
         texts = [choice["text"] for choice in result["choices"]]
         again = json.loads(self.text(max_tokens=40, n=2)[1])
         self.assertEqual([choice["text"] for choice in again["choices"]], texts)
-        self.assertEqual(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0)  # too short for one
+        self.assertEqual(again["usage"]["prompt_tokens_details"]["cached_tokens"], 0)  # too short for a snapshot
         for known in (0, 40):
             longer = json.loads(self.text(prompt="kept: " + "x" * 34, max_tokens=3)[1])
             self.assertEqual(longer["usage"]["prompt_tokens_details"]["cached_tokens"], known)
@@ -154,7 +154,7 @@ class ServeTest(unittest.TestCase):
         # Byte b is token b + 3.
         tokens = [[b + 3 for b in prompt.encode()] for prompt in prompts]
         self.assertEqual(json.loads(self.text(prompt=tokens, max_tokens=20, n=2)[1])["choices"], together["choices"])
-        cold = {"prompt": tokens[0], "max_tokens": 20, "n": 2, "temperature": 0.3}  # writes letters only
+        cold = {"prompt": tokens[0], "max_tokens": 20, "n": 2, "temperature": 0.3}  # so cold that it writes ASCII only
         plain = json.loads(self.text(**cold)[1])["choices"]
         for choice, same in zip(json.loads(self.text(**cold, logprobs=1)[1])["choices"], plain):
             self.assertEqual(choice["text"], same["text"])
@@ -189,7 +189,7 @@ class ServeTest(unittest.TestCase):
                               ({"seed": -1}, ["seed"]), ({"stream": 1}, ["true"]),
                               ({"sed": 1}, ["sed", "seed"])):
             self.refused(self.couplet(**fields), 400, *words)
-        # An unknown field comes first, with the right name.
+        # An unknown field is reported before other errors, with a suggestion or the known fields.
         for path, body, message in (
                 ("/v1/couplets", {"frist": "海"}, "unknown field 'frist'; did you mean 'first'?"),
                 ("/v1/completions", {"max_token": 5, "temperature": -1},
@@ -351,8 +351,7 @@ class ServeTest(unittest.TestCase):
         self.server.idle()
 
     def test_a_client_that_leaves_frees_its_place(self):
-        # So many tokens, eight sequences at a time, that no request finishes before its client
-        # leaves.
+        # 512 sequences of 1000 tokens, eight at a time: most are not generated yet when the clients leave.
         requests, n, tokens = 64, 8, 1000
         body = {"prompt": "A", "max_tokens": tokens, "n": n}
         with Server("--sequences", 8, "--queue", requests * n, models=[TEXT]) as server:
@@ -437,7 +436,7 @@ class LifeTest(unittest.TestCase):
 
     def test_ends_at_once_when_it_must(self):
         body = json.dumps({"first": "海上生明月天涯共此时" * 6, "candidates": 16}).encode()
-        # Without grace at the first signal; within the grace period at the second.
+        # With --grace 0 the first signal ends the server; otherwise the second does, within the grace period.
         for grace in (0, 10 * PATIENCE):
             with Server("--grace", grace, "--sequences", 16, models=[COUPLET]) as server:
                 def ask():

@@ -1,4 +1,4 @@
-// Three forms of one speech checkpoint agree: nn, the runtime at once, and the runtime in pieces.
+// Three forms of one speech checkpoint agree: nn, and the runtime on whole sequences and pieces.
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 #include <unistd.h>
@@ -20,7 +20,6 @@ namespace {
 
 using torch::Tensor;
 
-// Odd sizes on purpose: none is a multiple of the vector width.
 struct Case {
   std::string attention;
   int convolution = 0;
@@ -29,6 +28,7 @@ struct Case {
   NetworkKind network = NetworkKind::kTransformer;
 };
 
+// Odd sizes on purpose: none is a multiple of the vector width.
 ModelSpec Ragged(const Case& from) {
   ModelSpec spec;
   spec.task = "speech", spec.network = from.network;

@@ -2,12 +2,21 @@
 // longer than most runs in a test; a fork has it loaded.
 //
 // Reads commands from stdin, a line each: {"arguments": ["train", ...], "folder": its working
-// directory, "out": PATH, "err": PATH}. Answers each with a line, the exit code, or 128 + the
-// signal that ended it. stdout and stderr of the command go to the two files. (train_forks.py)
+// directory, "out": PATH, "err": PATH}. stdout and stderr of the command go to the two files.
+// Answers each command with a line: its exit code, or 128 + the signal that ended it. The client is
+// train_forks.py.
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#ifdef __has_feature
+#if __has_feature(address_sanitizer)
+#define __SANITIZE_ADDRESS__  // as GCC defines it
+#endif
+#endif
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+#endif
 
 #include <csignal>
 #include <cstdio>
@@ -44,6 +53,9 @@ void Redirect(int fd, const std::string& path, int flags) {
   argv.push_back(nullptr);
   const int code = linnet::TrainProgram(static_cast<int>(arguments.size()), argv.data());
   std::cout.flush();
+#ifdef __SANITIZE_ADDRESS__
+  __lsan_do_leak_check();
+#endif
   _exit(code);  // libtorch's destructors would write to every shared page
 }
 

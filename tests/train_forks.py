@@ -16,7 +16,7 @@ _servers = {}
 
 class _Server:
     def __init__(self, program):
-        # As `linnet` sets it before it starts linnet-train: libgomp reads it when it is loaded.
+        # `linnet` sets this variable before it starts linnet-train, since libgomp reads it while it is loaded.
         env = {"GOMP_SPINCOUNT": "10000", **os.environ}
         self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
         self.folder = tempfile.TemporaryDirectory(prefix="linnet_train_forks.")

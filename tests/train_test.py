@@ -211,7 +211,7 @@ class TrainTest(unittest.TestCase):
         run = ("images", *TINY, "--data", data, "--train-images", "20", "--validation-images", "1", "--out", out)
         self.assert_refused(self.train(*run, "--steps", "3", "--epochs", "2"), "--steps", "--epochs")
         self.run_ok(*run, "--batch", "4", "--steps", "5")  # one epoch
-        self.run_ok("images", "--resume", "--out", out, "--batch", "10", "--epochs", "4")  # 8 updates: 3 of 10
+        self.run_ok("images", "--resume", "--out", out, "--batch", "10", "--epochs", "4")  # 3 updates of 10 images
         info = subprocess.run([BIN / "linnet", "info", "--json", out / "model.safetensors"], capture_output=True,
                               text=True, check=True)
         self.assertAlmostEqual(json.loads(info.stdout)["training"]["epochs"], 1 + 3 * 10 / 20)
@@ -331,7 +331,7 @@ class TrainTest(unittest.TestCase):
         out = self.dir / "run"
         self.run_ok(*COPY, "--out", out, "--checkpoint-every", "1", "--clip", "0", "--steps", "2")
         before = (out / "model.safetensors").read_bytes()
-        for steps in (3, 10):  # at the last step, and before it
+        for steps in (3, 10):  # step 3 fails, as the last step or before it
             result = self.train("copy", "--resume", "--out", out, "--steps", steps, "--lr", "1e25")
             self.assertEqual(result.returncode, 1, result.stderr)
             self.assertRegex(result.stderr.splitlines()[-1], "is NaN or infinite .* step [34]; .*step 2 .*intact")
@@ -412,7 +412,7 @@ class TrainTest(unittest.TestCase):
         for record in records:
             by_dim.setdefault(record["dim"], {})[record["N"]] = record["value"]
         self.assertEqual(set(by_dim), {16, 32, 64, 128})
-        # D x M states at every position would take D / 8 times the memory of inputs and outputs.
+        # Storing a D x M state for every position would take D / 8 times the memory of inputs and outputs.
         for dim, curve in by_dim.items():
             slope = (curve[4096] - curve[2048]) / (2048 * 1e-6)  # bytes per position
             self.assertGreater(slope, 0.8 * 8 * 256 * 4, dim)

@@ -56,7 +56,7 @@ struct Method {
   const char* name;
   int rounds;      // of hashing; 0: not LSH
   bool quadratic;  // work grows with N^2
-  bool plain;      // in libtorch's operations, without the fused one
+  bool plain;      // in libtorch's operations instead of a fused one
 };
 constexpr Method kMethods[] = {{"linear", 0, false, false},      {"softmax", 0, true, false},
                                {"softmax-plain", 0, true, true}, {"lsh-1", 1, false, false},
@@ -82,7 +82,7 @@ const Method& FindMethod(const std::string& name) {
 }
 
 // ------------------------------------------------------------------------------------------
-// In the child process: one method at one length.
+// Code of the child process: measures one method at one length.
 
 MixerSpec SpecOf(const Method& method, bool causal) {
   if (method.quadratic) return {.kind = "full"};
@@ -299,7 +299,7 @@ void RunOne(const Options& options) {
 }
 
 // ------------------------------------------------------------------------------------------
-// In the parent process: all methods and lengths.
+// Code of the parent process: measures all methods and lengths.
 
 struct Point {
   int64_t length = 0, batch = 0;
@@ -311,7 +311,7 @@ struct Point {
 // Operations per sample, two per multiply-add, of the products that every form of the method needs.
 double Flops(const Method& method, int64_t length, bool causal) {
   const auto n = static_cast<double>(length), d = static_cast<double>(kDim);
-  const double both = kHeads * 6 * (d + d);  // two products forward, four backward; per pair
+  const double both = kHeads * 6 * (d + d);  // per query and key: 2 products forward, 4 backward
   if (method.quadratic) return both * (causal ? n * (n + 1) / 2 : n * n);
   if (method.rounds == 0) return kHeads * n * (causal ? 14 : 12) * d * d;
   return method.rounds * n * (both * 2 * kChunk + kHeads * d * kBuckets);
@@ -322,15 +322,15 @@ double InAndOut(const Method& method, int64_t length) {
   return 4.0 * static_cast<double>(length * kHeads * kDim) * (method.rounds > 0 ? 6 : 8);
 }
 
-// Initial estimate of a sample's memory, before anything is measured. Scores, weights and their
-// gradients count where the method stores them.
+// Estimate of a sample's memory before anything is measured, in bytes. Scores, weights and their
+// gradients count if the method stores them.
 double FirstNeed(const Method& method, int64_t length) {
   const auto n = static_cast<double>(length);
   return 2 * InAndOut(method, length) + (method.plain ? 4.0 * kHeads * n * 6 * n : 0);
 }
 
-// Least-squares slope of log y over log x, over the longer half of the points; 0 for fewer than two
-// points.
+// Least-squares slope of log y over log length, for the longer half of the points, but at least
+// two. Sets *from to the shortest of these lengths. 0 (*from unchanged) for fewer than two points.
 double Exponent(const std::vector<Point>& points, double Point::*y, int64_t* from) {
   const size_t count = std::max<size_t>((points.size() + 1) / 2, 2);
   if (points.size() < 2) return 0;
@@ -358,7 +358,8 @@ Curve MeasureMethod(const Method& method, const Options& options, double budget,
     const auto leave_out = [&](const std::string& why) {
       for (int64_t n = length; n <= options.max_n; n *= 2) {
         curve.left_out.push_back(
-            {{"N", n}, {"why", n == length ? why : "longer than the first one left out"}});
+            {{"N", n},
+             {"why", n == length ? why : "longer than the first length that was left out"}});
       }
       says(StrCat("left out ", method.name, " from N = ", length, ": ", why));
     };
@@ -546,7 +547,7 @@ the longer half of the lengths.)",
   cli::AddListOption(verb, "--methods", options->methods, "NAMES",
                      "Methods, for example linear,softmax (default: all)");
   cli::AddOption(verb, "--tokens", options->tokens, "N",
-                 "Positions per batch, in whole sequences of N; at least one sequence",
+                 "Positions per batch: as many whole sequences as fit, at least one",
                  positive(1, 1 << 24));
   verb->add_flag_callback(
       "--all-positions", [options] { options->causal = false; },

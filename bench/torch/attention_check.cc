@@ -284,7 +284,7 @@ double LinearError(const AttentionProblem& problem, const AttentionResult& resul
     const Tensor out = Head(result.out, batch, head), grad_q = Head(result.grad_q, batch, head),
                  grad_k = Head(result.grad_k, batch, head),
                  grad_v = Head(result.grad_v, batch, head);
-    if (!problem.causal) {  // two sums over all positions: autograd computes all rows
+    if (!problem.causal) {  // all rows share two sums, so autograd can check every row
       q.requires_grad_(), k.requires_grad_(), v.requires_grad_();
       const auto phi = [](const Tensor& x) { return torch::where(x > 0, x + 1, x.exp()); };
       const Tensor phi_q = phi(q), phi_k = phi(k);

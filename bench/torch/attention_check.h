@@ -11,7 +11,7 @@
 
 namespace linnet::bench {
 
-// fp32, [B, N, H, D].
+// fp32, [batch, positions, heads, dim].
 struct AttentionProblem {
   torch::Tensor q, k, v, grad_out;
   bool causal = true;
@@ -21,16 +21,16 @@ struct AttentionResult {
 };
 
 // The relative error (max |difference| / max |expected|) of the worst tensor, over the first head
-// of the first sequence and the last head of the last one (softmax beyond N = 16384: the latter
-// only). NaN if any value is NaN. The outputs are compared at all rows, the gradients at sampled
-// rows; LinearError without `causal` compares all rows of both.
+// of the first sequence and the last head of the last sequence (for softmax beyond 16,384
+// positions, only the last head). NaN if any value is NaN. The outputs are compared at all rows,
+// the gradients at sampled rows; without `causal`, LinearError compares all rows of both.
 double SoftmaxError(const AttentionProblem& problem, const AttentionResult& result);
 double LinearError(const AttentionProblem& problem, const AttentionResult& result);
 
-// Reformer attention as published: a softmax over the union of the keys that any round shows.
-// Outputs and gradients are compared at sampled rows.
+// Reformer attention as published: a softmax over the union of the keys that are visible in any
+// round. Outputs and gradients are compared at sampled rows.
 struct LshRounds {
-  torch::Tensor planes;  // [rounds, D, buckets / 2]
+  torch::Tensor planes;  // [rounds, dim, buckets / 2]
   int64_t buckets = 64, chunk = 32;
 };
 // Call it before the computation. In the heads that are checked, redraws the queries that lie so

@@ -136,7 +136,7 @@ class Attention {
     planes_ = torch::randn({std::max(method.rounds, 1), kDim, kBuckets / 2});
   }
 
-  // Output and gradients of q, k (none with LSH) and v.
+  // The output and the gradients of q, k and v; with LSH none of k, since the queries are the keys.
   std::vector<Tensor> operator()(const std::vector<Tensor>& in) const {
     std::optional<ops::PlainGuard> guard;
     if (method_.plain) guard.emplace();
@@ -308,7 +308,7 @@ ordered_json Profile(const std::function<void()>& body) {
   return list;
 }
 
-// The time of replaying `body` from a CUDA graph.
+// Seconds to replay `body` from a CUDA graph.
 double GraphTime(const std::function<void()>& body, double seconds) {
   const auto stream = at::cuda::getStreamFromPool();
   at::cuda::CUDAGraph graph;
@@ -329,7 +329,7 @@ double GraphTime(const std::function<void()>& body, double seconds) {
 void PrintTraining(const ordered_json& record) {
   const auto number = [&](const char* field) { return record[field].get<double>(); };
   const auto text = [&](const char* field) { return record[field].get<std::string>(); };
-  std::printf("%-8s %-14s %-5s batch %5ld: %9.3f ms an update, %9.0f images/s, %6.1f TFLOP/s",
+  std::printf("%-8s %-14s %-5s batch %5ld: %9.3f ms per update, %9.0f images/s, %6.1f TFLOP/s",
               text("dataset").c_str(), text("attention").c_str(), text("precision").c_str(),
               record["batch"].get<long>(), number("value"), number("images_per_second"),
               number("product_tflops"));
@@ -375,7 +375,7 @@ void MeasureTraining(const DeviceTrainOptions& options, const std::string& atten
   step();
   const double seconds = Time(step, options.seconds);
   const int64_t bytes = Peak();
-  // Parts of the update, each with a wait for the GPU at its end: together longer than the update.
+  // The parts of an update. Each ends with a wait for the GPU, so together they take longer.
   std::map<std::string, std::vector<double>> parts;
   for (int i = 0; i < 5; ++i) {
     parts["forward"].push_back(SecondsOf(forward, 1));
@@ -408,8 +408,8 @@ void MeasureTraining(const DeviceTrainOptions& options, const std::string& atten
   if (options.profile) identity["kernels"] = Profile(step);
   if (options.graph) {
     try {
-      // Finish() without Begin(), which copies the step's numbers from the host and cannot be
-      // captured.
+      // Calls Finish() alone: Begin() copies the step's numbers from the host, which a graph cannot
+      // capture.
       const auto repeated = [&] {
         forward();
         value.backward();

@@ -117,7 +117,7 @@ void Run(const FeaturesBenchOptions& options) {
           {.name = "features",
            .label = StrCat(curve.map, "  deviation ", curve.scale, "  F=", curve.features[i]),
            .value = 100 * curve.error[i],
-           .unit = "% off",
+           .unit = "% error",
            .limit = 100 * curve.error[0] * std::sqrt(curve.features[0] / curve.features[i]),
            .identity = {{"feature_map", curve.map},
                         {"similarity", NameOf(curve.similarity)},
@@ -144,9 +144,10 @@ void Run(const FeaturesBenchOptions& options) {
 void AddFeatures(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "features", "Measure the error of random feature maps",
-      R"(The relative error of causal linear attention with 32, 64, ... random features against equation 3
-with the exact similarity: RBF for rff, softmax for favor. favor runs with three standard deviations
-of queries and keys. The limit is the law F^(-1/2) through the error at 32 features.)",
+      R"(The relative error of causal linear attention with F = 32, 64, ... random features against attention
+with the exact similarity: RBF for rff, softmax for favor. favor is measured at three standard
+deviations of queries and keys. The limit is the Monte Carlo rate, errors that fall with 1 / sqrt(F),
+from the error at 32 features.)",
       "  linnet bench features\n"
       "  linnet bench features --max-features 4096 --plot features.svg\n");
   auto options = std::make_shared<FeaturesBenchOptions>();

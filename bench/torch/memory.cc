@@ -37,8 +37,8 @@ struct MemoryBenchOptions {
   std::string plot;
 };
 
-// In the child process: a warm-up pass over a few positions loads code and starts threads; then the
-// measured pass.
+// The bytes that a pass adds to the peak memory, measured in the child process. Before it, a
+// warm-up pass over a few positions loads code and starts threads.
 double Measure(int64_t length, int64_t dim) {
   const auto pass = [&](int64_t n) {
     const auto input = [&] { return torch::rand({1, n, kWidth / dim, dim}).requires_grad_(); };
@@ -145,7 +145,8 @@ void AddMemory(CLI::App& bench) {
       bench, "memory", "Measure the memory of training causal linear attention",
       R"(Peak memory of a forward and a backward pass over one sequence, with 256 dimensions in heads of
 different sizes. Each case runs in a separate process. The limit is the size of inputs, outputs and
-gradients: a state of D x M numbers stored per position would exceed it by far.)",
+gradients; an implementation that stores the state (query size x value size) at every position needs
+many times as much.)",
       "  linnet bench memory\n"
       "  linnet bench memory --max-n 65536 --plot memory.svg\n");
   auto options = std::make_shared<MemoryBenchOptions>();

@@ -1,5 +1,5 @@
-// linnet bench scan-torch: times linnet's fused scan and the chunked form of the same recurrence in
-// plain libtorch operations, the usual implementation without custom kernels.
+// linnet bench scan-torch: times linnet's fused scan against the chunked form of the same
+// recurrence in plain libtorch operations, the usual form where no custom kernel is written.
 #include <ATen/Parallel.h>
 #include <ATen/ops/linalg_solve_triangular.h>
 #include <torch/autograd.h>

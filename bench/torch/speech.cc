@@ -82,8 +82,8 @@ Tensor Loss(nn::SpeechModelImpl& model, const Problem& problem) {
 // Compares loss and gradients, fused against plain, on a short problem.
 void Check(const std::string& method) {
   ModelSpec spec = SpecOf(method, 64);
-  // One layer only. After several layers, rounding may change a hash or switch a ReLU near 0, and
-  // no tolerance could tell that from an error.
+  // One layer only: after several, rounding may change a hash or switch a ReLU near 0, and no
+  // tolerance could distinguish that from an error.
   spec.stack.repeat = 1;
   torch::manual_seed(1);
   nn::SpeechModel model(spec);
@@ -112,7 +112,7 @@ void Check(const std::string& method) {
     const double off = (gradients[0][i] - gradients[1][i]).norm().item<double>();
     if (!(off <= 1e-3 * std::max(size, 1e-3))) {
       throw RuntimeError("bench speech: ", method, ": ", names[i], " (of norm ", size,
-                         ") is off by ", off, "; not timed");
+                         ") differs from the plain form by ", off, "; not timed");
     }
   }
 }
@@ -140,7 +140,7 @@ double MultiplyAdds(const ModelSpec& spec, double positions) {
          layers * (4 * d * d + 2 * d * wide + attention);
 }
 
-// Multiply-adds per second of a matrix product of this size.
+// Multiply-adds per second of a matrix product, [rows, 192] by [192, 768].
 double ProductRate(int64_t rows) {
   const Tensor x = torch::randn({rows, 192}), w = torch::randn({192, 768});
   const auto multiply = [&] { torch::matmul(x, w); };
@@ -234,8 +234,9 @@ void AddSpeech(CLI::App& bench) {
       bench, "speech", "Time training on speech against the length of utterances",
       R"(Times an update (forward, backward, optimizer) of the paper's encoder and of its LSTM, per second of
 sound, over batches of 240 s in utterances of 8 s to 4 min. The loss is left out: its time is the
-field 'loss' of --json. Inputs are random frames. Gradients are first checked against the plain
-operations. The limit is the time of the required multiply-adds at the rate of a large product.)",
+field 'loss' of --json. Inputs are random frames. Gradients are first checked against those of
+unfused operations. The limit is the time of the required multiply-adds at the measured rate of a
+large matrix product.)",
       "  linnet bench speech\n"
       "  linnet bench speech --method linear,full --to 60 --json\n");
   auto options = std::make_shared<SpeechBenchOptions>();

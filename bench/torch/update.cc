@@ -40,8 +40,8 @@ Tensor Loss(SequenceModel& model, const Tensor& tokens) {
   return nn::MixtureOfLogisticsNats(logits, tokens.narrow(1, 1, length)).mean();
 }
 
-// Compares loss and all gradients, fused against plain, on a small part of the problem: the plain
-// form keeps all intermediates in memory.
+// Compares the loss and all gradients of fused and plain operations. The problem is small, since
+// the plain form keeps all intermediates in memory.
 void Check(SequenceModel& model, const std::string& precision) {
   const Tensor tokens = torch::randint(256, {3, 200}, torch::kInt64);
   std::vector<Tensor> gradients[2];
@@ -249,7 +249,7 @@ void AddTrain(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "train", "Time a training update of the paper's MNIST model",
       R"(An update is forward, backward and optimizer on a batch of sequences of 783 bytes. Gradients are
-first checked against the plain operations. The limit is the time of the matrix products alone.)",
+first checked against those of unfused operations. The limit is the time of the matrix products alone.)",
       "  linnet bench train\n"
       "  linnet bench train --precision bf16 --threads 1 --json\n");
   auto options = std::make_shared<UpdateBenchOptions>();

@@ -10,9 +10,9 @@
 // places, no character at the same place as in the first line, and repeat characters exactly where
 // the first line does.
 //
-// A model of simplified characters takes a first line in traditional ones: a character outside the
-// vocabulary is read as its simplified form if the vocabulary has that. The rules then treat both
-// forms as the same character.
+// A model of simplified characters accepts a first line in traditional characters: a character
+// outside the vocabulary is read as its simplified form if the vocabulary has that form. The rules
+// treat both forms as the same character.
 #ifndef LINNET_COUPLET_H_
 #define LINNET_COUPLET_H_
 
@@ -31,8 +31,8 @@ namespace linnet {
 
 struct CoupletOptions {
   size_t candidates = 1;
-  // Beam size of the search (1: greedy), which limits the number of candidates. 0: no search; each
-  // candidate is sampled independently, with `choice`.
+  // Width of the beam search (1: greedy), and the maximum number of candidates that it finds. 0: no
+  // search; each candidate is sampled independently, with `choice`.
   size_t beam = 16;
   ChoiceOptions choice = {};
   uint64_t seed = 0;
@@ -44,8 +44,11 @@ struct CoupletOptions {
 // A second line.
 struct CoupletAnswer {
   std::string text = {};
-  double log_probability = 0;  // sum over the characters, not renormalized for the rules
-  size_t characters = 0;       // number of these characters; with rules, punctuation is not counted
+  // Sum of the model's log-probabilities of the characters, in nats, not renormalized over the
+  // characters that the rules allow; and its number of terms. With rules, punctuation is copied and
+  // has no term.
+  double log_probability = 0;
+  size_t characters = 0;
 };
 
 class LINNET_API CoupletWriter {
@@ -55,8 +58,7 @@ class LINNET_API CoupletWriter {
   ~CoupletWriter();
 
   const Vocabulary& vocabulary() const;
-  // The characters of a first line outside the vocabulary, each once, in order. All are read as the
-  // unknown token.
+  // The characters of a first line that are read as the unknown token, each once, in order.
   std::vector<std::string> Unknown(const std::string& first) const;
 
   // Answers to a first line (blanks are ignored), the most likely first, without duplicates;

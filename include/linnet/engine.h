@@ -69,8 +69,9 @@ class LINNET_API Engine {
               size_t length, std::span<float> outputs);
 
   // Prefixes of different lengths in one call, which shares reads of the weights where possible:
-  // sequence i reads the next lengths[i] of `tokens`. outputs is empty or [sequences, output_size],
-  // for each one's last position. Each result is bit-identical to that of a separate call.
+  // sequence sequences[i] reads the next lengths[i] elements of `tokens`. outputs is empty or
+  // [sequences.size(), output_size]: the outputs of each sequence's last position. Results are
+  // bit-identical to those of separate calls.
   void Prefix(State& state, std::span<const size_t> sequences, std::span<const size_t> lengths,
               std::span<const int32_t> tokens, std::span<float> outputs);
 

@@ -2,9 +2,9 @@
 //
 //   try {
 //     auto model = linnet::Model::Open(path);
-//   } catch (const linnet::InputError& error) {      // the user can fix it: a bad file, a bad value
+//   } catch (const linnet::InputError& error) {     // the user can fix it: a bad file, a bad value
 //     std::cerr << error.what() << "\n";
-//   } catch (const linnet::Error& error) {           // or a failure during the work
+//   } catch (const linnet::Error& error) {          // or a failure during the work
 //     ...
 //   }
 //
@@ -25,11 +25,12 @@ namespace linnet {
 
 namespace internal {
 
-// A part of a message. Text is not copied. Templates that stream each part themselves would make
-// every file that throws errors slow to compile.
+// A part of a message, as text. Strings are not copied; other values are formatted into own_. The
+// formatting is compiled once per type. If StrCat() did it, it would be compiled for every
+// combination of types, and files that throw errors would compile slowly.
 class Part {
  public:
-  Part(const char* text) : text_(text) {}
+  Part(const char* text) : text_(text == nullptr ? "(null)" : text) {}
   Part(const std::string& text) : text_(text) {}
   Part(std::string_view text) : text_(text) {}
   template <typename T>
@@ -42,7 +43,7 @@ class Part {
  private:
   template <typename T>
   static std::string Streamed(const T& value) {
-    if constexpr (std::is_integral_v<T> && sizeof(T) > 1) {
+    if constexpr (std::is_integral_v<T> && sizeof(T) > 1) {  // else a char would become a number
       return std::to_string(value);
     } else {
       std::ostringstream out;
@@ -63,13 +64,15 @@ inline std::string Concatenate(std::initializer_list<Part> parts) {
 
 }  // namespace internal
 
-// Concatenates anything streamable: StrCat("layer ", 3, ": ", 0.5).
+// Concatenates values of any streamable types as text: StrCat("layer ", 3, ": ", 0.5). As in
+// streams, int8_t and uint8_t are printed as characters; convert them to int.
 template <typename... Parts>
 std::string StrCat(const Parts&... parts) {
   return internal::Concatenate({parts...});
 }
 
-// The base of both. Cannot be thrown or copied itself, so that no error loses its type.
+// The base class of InputError and RuntimeError. Its constructors are protected, so that it can be
+// neither thrown nor caught by value, which would lose the error's type.
 class LINNET_API Error : public std::runtime_error {
  protected:
   explicit Error(const std::string& message) : std::runtime_error(message) {}

@@ -44,11 +44,11 @@ LINNET_API std::vector<uint8_t> CompleteImages(Engine& engine, std::span<const u
 struct BitsPerDimResult {
   double mean = 0;            // bits per predicted byte, mean over all images
   std::vector<double> image;  // bits per predicted byte of each image
-  std::vector<double> byte;   // [pixels - 1], bits of each byte except the first, mean over images
+  std::vector<double> byte;   // [image bytes - 1]: bits of each predicted byte, mean over images
 };
 
-// -log2 of the probability of bytes 1 .. pixels - 1, each given all bytes before it. The first byte
-// is never predicted.
+// -log2 of the probability of each byte given all bytes before it. The first byte of an image is
+// never predicted.
 LINNET_API BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
                                        const SampleOptions& options = {});
 

@@ -27,8 +27,8 @@
  *
  * Ownership. The caller frees each object that a function returns, with the ..._free() of its type,
  * which accepts NULL. Exception: linnet_transcriber_transcript(). Objects may be freed in any
- * order: an engine keeps its model alive, and so does a transcriber. Strings belong to the object that
- * returned them and live as long as it.
+ * order: an engine keeps its model alive, and so does a transcriber. Strings belong to the object
+ * that returned them and live as long as it.
  *
  * Threads. Any number of threads may use one model. An engine, a state or a transcriber is for one
  * thread at a time; engines of several threads may share a model. A state belongs to a model in one
@@ -123,7 +123,7 @@ LINNET_API size_t linnet_model_weight_bytes(const linnet_model* model);
 
 /* Tokens are 0 .. vocabulary - 1. 0 for models that read frames. */
 LINNET_API int32_t linnet_model_vocabulary(const linnet_model* model);
-/* Floats per frame position of a model that reads frames; 0 for models that read tokens. */
+/* Floats per position that a model of frames reads; 0 for models that read tokens. */
 LINNET_API size_t linnet_model_inputs(const linnet_model* model);
 /* Floats that the model returns per position: logits (categorical), or the logits, means and
  * log-scales of a mixture of logistics (images). */
@@ -135,8 +135,8 @@ LINNET_API size_t linnet_model_positions(const linnet_model* model);
 LINNET_API int linnet_model_limited(const linnet_model* model);
 /* A linnet_state_kind. */
 LINNET_API int linnet_model_state_kind(const linnet_model* model);
-/* Bytes of one sequence's state at its first position. Only LINNET_STATE_CACHE and
- * LINNET_STATE_TOKENS grow, beyond linnet_model_positions(). */
+/* Bytes of one sequence's new state. States of kind LINNET_STATE_CACHE or LINNET_STATE_TOKENS grow
+ * once the sequence exceeds linnet_model_positions(); the others never grow. */
 LINNET_API size_t linnet_model_state_bytes(const linnet_model* model);
 
 /* The image size of an image model; 0 for other models. An image has height x width x channels
@@ -175,7 +175,7 @@ LINNET_API linnet_state* linnet_state_select(const linnet_state* state, const si
                                              size_t count);
 /* Appends copies of the sequences of `other`, a state of the same model. */
 LINNET_API int linnet_state_append(linnet_state* state, const linnet_state* other);
-/* Replaces a sequence by the only one of `other`, a state of the same model. */
+/* Replaces a sequence by the one sequence of `other`, a state of the same model. */
 LINNET_API int linnet_state_assign(linnet_state* state, size_t sequence, const linnet_state* other);
 /* Returns all sequences, or one, to position 0. */
 LINNET_API int linnet_state_reset(linnet_state* state);
@@ -189,13 +189,13 @@ LINNET_API size_t linnet_state_position(const linnet_state* state, size_t sequen
 /* Bytes of memory of all sequences. */
 LINNET_API size_t linnet_state_bytes(const linnet_state* state);
 
-/* Writes a state to a file, which it replaces in one step; reads such a file. A loaded state
- * continues bit for bit like the saved one. LINNET_ERROR_INPUT: not a state, damaged, or of another
- * model or precision than the engine's. */
+/* linnet_state_save() writes a state to a file, atomically; linnet_state_load() reads one. A loaded
+ * state continues bit for bit like the saved one. LINNET_ERROR_INPUT: not a state, damaged, or of
+ * another model or precision than the engine's. */
 LINNET_API int linnet_state_save(const linnet_state* state, const linnet_engine* engine,
                                  const char* path);
 LINNET_API linnet_state* linnet_state_load(const linnet_engine* engine, const char* path);
-/* The same in memory. Sets *size to the size of the file in bytes. bytes: room for `capacity` bytes,
+/* The same in memory. Sets *size to the file's size in bytes. bytes: room for `capacity` bytes,
  * or NULL to ask for the size only. LINNET_ERROR_INPUT: a capacity below *size, which is set
  * nevertheless; nothing is then written. */
 LINNET_API int linnet_state_save_memory(const linnet_state* state, const linnet_engine* engine,
@@ -225,9 +225,9 @@ LINNET_API int linnet_prefix(linnet_engine* engine, linnet_state* state, const i
 /* The same, with the outputs of every position: [batch, length, outputs]. */
 LINNET_API int linnet_prefix_all(linnet_engine* engine, linnet_state* state, const int32_t* tokens,
                                  size_t length, float* outputs);
-/* Reads prefixes of different lengths: sequences[i] reads the next lengths[i] of `tokens`, whose
- * number is the sum of the lengths. outputs: those of each one's last position, [count, outputs],
- * or NULL. */
+/* Reads prefixes of different lengths: sequence sequences[i] reads the next lengths[i] elements of
+ * `tokens`, an array as long as the sum of the lengths. outputs [count, outputs]: those of each
+ * sequence's last position, or NULL. */
 LINNET_API int linnet_prefix_sequences(linnet_engine* engine, linnet_state* state,
                                        const size_t* sequences, const size_t* lengths, size_t count,
                                        const int32_t* tokens, float* outputs);
@@ -239,7 +239,7 @@ LINNET_API int linnet_whole_all(linnet_engine* engine, const int32_t* tokens, si
                                 size_t length, float* outputs);
 
 /* For models that read frames: frames [batch, length, inputs], outputs [batch, length, outputs],
- * unnormalized. linnet_transcribe() and linnet_transcriber_accept() make the frames from audio. */
+ * which are logits. linnet_transcribe() and linnet_transcriber_accept() make frames from audio. */
 LINNET_API int linnet_prefix_frames(linnet_engine* engine, linnet_state* state, const float* frames,
                                     size_t length, float* outputs);
 LINNET_API int linnet_whole_frames(linnet_engine* engine, const float* frames, size_t batch,
@@ -260,17 +260,17 @@ typedef struct linnet_sampling {
 /* Sets the defaults. size: sizeof(linnet_sampling). */
 LINNET_API int linnet_sampling_init(linnet_sampling* sampling, size_t size);
 
-/* Draws a token from logits [count], with number `draw` of the sampling's stream: 0 for the first
- * token, then 1, and so on. Never chooses a token with a logit of -infinity. sampling: NULL for the
- * defaults. LINNET_ERROR_INPUT: a value out of range, a logit that is NaN or +infinity, or no token
- * left. */
+/* Draws a token from logits [count] with random number `draw` of the sampling's stream: 0 for the
+ * first token, then 1, and so on. Never chooses a token with a logit of -infinity. sampling: NULL
+ * for the defaults. LINNET_ERROR_INPUT: an option out of range, no token left, or a logit that is
+ * NaN or +infinity (not checked if the most likely token is taken without drawing). */
 LINNET_API int linnet_choose(const float* logits, size_t count, const linnet_sampling* sampling,
                              uint64_t draw, int32_t* token);
 
 /* ---- Vocabularies ---------------------------------------------------------------------------- */
 
-/* What the tokens of a model of text are: "byte", "character", or "token" of a byte-pair vocabulary
- * that came from a tokenizer.json. "" for models without text. */
+/* The unit of a text model's tokens: "byte", "character", or "token" for a byte-pair vocabulary,
+ * which came from a tokenizer.json. "" for models without text. */
 LINNET_API const char* linnet_model_unit(const linnet_model* model);
 /* The token that ends a text; -1 for models without text. */
 LINNET_API int32_t linnet_model_end(const linnet_model* model);
@@ -284,9 +284,9 @@ enum {
 
 /* Encodes text as tokens, without those that begin a text. Sets *count to their number. tokens:
  * room for `capacity` tokens, or NULL to ask for the number only. LINNET_ERROR_INPUT: a model
- * without a vocabulary of text (tasks other than text and couplet), text that is not UTF-8 (but for
- * vocabularies of bytes), or a capacity below *count, which is set nevertheless; no token is then
- * written. */
+ * without a vocabulary of text (tasks other than text and couplet), text that is not UTF-8 (unless
+ * the vocabulary is of bytes), or a capacity below *count, which is set nevertheless; no token is
+ * then written. */
 LINNET_API int linnet_encode(const linnet_model* model, const char* text, size_t bytes,
                              int32_t* tokens, size_t capacity, size_t* count);
 /* The same with the tokens that a model reads before a text, at least one. */
@@ -298,8 +298,8 @@ LINNET_API int linnet_encode_prompt(const linnet_model* model, const char* text,
  * Tokens of bytes may decode to text that is not UTF-8. Errors as for linnet_encode(). */
 LINNET_API int linnet_decode(const linnet_model* model, const int32_t* tokens, size_t count,
                              char* text, size_t capacity, size_t* bytes);
-/* The same for one token of a text that goes on, anywhere but at its beginning: byte-pair
- * vocabularies may drop a space there. */
+/* The same for one token that is not the first of its text: at the beginning of a text, byte-pair
+ * vocabularies may drop a space. */
 LINNET_API int linnet_token_text(const linnet_model* model, int32_t token, char* text,
                                  size_t capacity, size_t* bytes);
 
@@ -335,9 +335,9 @@ LINNET_API int linnet_sample_images(linnet_engine* engine, size_t count,
 LINNET_API int linnet_complete_images(linnet_engine* engine, const uint8_t* images, size_t count,
                                       size_t known, const linnet_image_options* options,
                                       uint8_t* pixels);
-/* The mean over `count` >= 1 images of -log2 of the probability of their bytes, per byte; the first
- * byte is not predicted. *mean: over all images. each: of every image [count], or NULL. Of the
- * options, only batch and progress apply. */
+/* Bits per byte of `count` >= 1 images: the mean of -log2 p over all bytes of an image except the
+ * first, with p the probability of a byte given all bytes before it. *mean: of all images. each
+ * [count]: of every image, or NULL. Of the options, only batch and progress apply. */
 LINNET_API int linnet_bits_per_dim(linnet_engine* engine, const uint8_t* images, size_t count,
                                    const linnet_image_options* options, double* mean, double* each);
 
@@ -353,7 +353,7 @@ typedef enum linnet_text_end {
 } linnet_text_end;
 
 /* Receives a piece of text, whole characters of valid UTF-8, not terminated by NUL, valid during
- * the call. Returns 0 to continue; otherwise the text ends. It must not throw, or use the engine. */
+ * the call. Returns 0 to continue; otherwise the text ends. It must not throw or use the engine. */
 typedef int (*linnet_reader)(void* data, const char* text, size_t bytes);
 
 typedef struct linnet_text_options {
@@ -374,8 +374,9 @@ LINNET_API int linnet_text_options_init(linnet_text_options* options, size_t siz
 LINNET_API int linnet_write_text(linnet_engine* engine, const char* prompt, size_t bytes,
                                  const linnet_text_options* options, linnet_reader reader,
                                  void* data, int* end);
-/* The sum of -log p, in nats, of a text's tokens, each given LINNET_TOKEN_END and all tokens before
- * it. tokens: receives their number, or NULL. Errors as for linnet_write_text(). */
+/* The sum of -log p, in nats, of a text's tokens, each given all tokens before it, including those
+ * that begin a text. tokens: receives the number of the text's tokens, or NULL. Errors as for
+ * linnet_write_text(). */
 LINNET_API int linnet_text_nats(linnet_engine* engine, const char* text, size_t bytes, double* nats,
                                 size_t* tokens);
 /* The same for tokens [count] of any model with a categorical head: the sum over the tokens at
@@ -398,9 +399,10 @@ typedef struct linnet_couplet_options {
 /* Sets the defaults. size: sizeof(linnet_couplet_options). */
 LINNET_API int linnet_couplet_options_init(linnet_couplet_options* options, size_t size);
 
-/* Writes second lines for a first line. Blanks are ignored, and characters outside the vocabulary
- * are read as unknown. options: NULL for the defaults. LINNET_ERROR_INPUT: not a model of couplets,
- * a line that is empty, not UTF-8 or too long for the model, an option out of range. */
+/* Writes second lines for a first line. Blanks are ignored. A character outside the vocabulary is
+ * read as its simplified form, a punctuation mark as a comma, anything else as unknown. options:
+ * NULL for the defaults. LINNET_ERROR_INPUT: not a model of couplets, a line that is empty, not
+ * UTF-8, with control characters or too long for the model, an option out of range. */
 LINNET_API linnet_couplets* linnet_write_couplets(linnet_engine* engine, const char* first,
                                                   size_t bytes,
                                                   const linnet_couplet_options* options);
@@ -409,7 +411,8 @@ LINNET_API void linnet_couplets_free(linnet_couplets* couplets);
 LINNET_API size_t linnet_couplets_count(const linnet_couplets* couplets);
 /* Line `i`. */
 LINNET_API const char* linnet_couplets_text(const linnet_couplets* couplets, size_t i);
-/* The sum over its characters of log p, in nats, not renormalized for the rules. */
+/* The sum of log p, in nats, over line i's characters, with the model's probabilities p: they are
+ * not renormalized over the characters that the rules allow. */
 LINNET_API double linnet_couplets_log_probability(const linnet_couplets* couplets, size_t i);
 
 /* ---- Speech ---------------------------------------------------------------------------------- */
@@ -426,14 +429,14 @@ LINNET_API linnet_transcript* linnet_transcribe(linnet_engine* engine, const flo
 LINNET_API void linnet_transcript_free(linnet_transcript* transcript);
 /* The number of phones. */
 LINNET_API size_t linnet_transcript_count(const linnet_transcript* transcript);
-/* The name of phone `i`, its beginning in seconds, and its probability at that frame. */
+/* The name of phone `i`, the start of its first frame in seconds, and its probability there. */
 LINNET_API const char* linnet_transcript_phone(const linnet_transcript* transcript, size_t i);
 LINNET_API double linnet_transcript_start(const linnet_transcript* transcript, size_t i);
 LINNET_API double linnet_transcript_probability(const linnet_transcript* transcript, size_t i);
 /* The length of the audio in seconds. */
 LINNET_API double linnet_transcript_seconds(const linnet_transcript* transcript);
 
-/* A transcriber for a stream, in constant memory besides the phones, on the thread of its caller.
+/* A transcriber for a stream, on its caller's thread, in constant memory except for the phones.
  * LINNET_ERROR_INPUT: not a speech model, a model that is not causal, or one that normalizes by
  * utterance. */
 LINNET_API linnet_transcriber* linnet_transcriber_new(const linnet_engine* engine);

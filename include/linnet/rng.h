@@ -6,7 +6,7 @@
 //   Philox later(seed, sequence_id, k);   // the same sequence from its k-th block of four draws
 //
 // Two streams of one seed never overlap, so the draws of one sequence do not depend on the rest of
-// its batch. Any draw can be recomputed from these three numbers, so no generator state is saved.
+// its batch. Any draw can be recomputed from (seed, stream, counter): no other state is saved.
 #ifndef LINNET_RNG_H_
 #define LINNET_RNG_H_
 

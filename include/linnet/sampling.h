@@ -23,8 +23,8 @@ struct ChoiceOptions {
 // Throws InputError unless temperature is in [0, 1e6] and top_p in (0, 1].
 LINNET_API void Validate(const ChoiceOptions& options);
 
-// Draws a token, never one with a logit of -infinity. Throws InputError if no other token is left,
-// or if it draws from logits with NaN or +infinity.
+// Chooses a token, never one with a logit of -infinity. Throws InputError if all logits are
+// -infinity, or if it draws at random (temperature > 0, top_k != 1) and one is NaN or +infinity.
 LINNET_API int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Philox& rng);
 
 // log(sum of exp(logits)). Subtracting it from logits gives log probabilities.

@@ -49,18 +49,18 @@ struct Request {
   std::shared_ptr<const State> from = {};
   // With an empty prompt: the head's outputs at the last token that `from` has read.
   std::shared_ptr<const std::vector<float>> outputs = {};
-  // Called while the prompt is read: after each kPiece tokens with the state there, and at the
-  // prompt's end with the outputs too. A request whose prompt has the same prefix may continue
-  // `from` that state. It gets the same bits if the prefix is a multiple of kPiece tokens or its
-  // whole prompt. May be empty.
+  // Called while the prompt is read: after every kPiece tokens with the state at that point, and at
+  // the prompt's end with the state and the outputs. Another request whose prompt begins with the
+  // tokens read so far may continue `from` that state. Its outputs stay the same, bit for bit, if
+  // these tokens are a multiple of kPiece or its whole prompt. May be empty.
   std::function<void(State state, std::span<const float> outputs)> passed = {};
 };
 
 struct SchedulerOptions {
   size_t sequences = 64;  // maximum number of running requests
   size_t queue = 1024;    // maximum number of waiting requests
-  // Prompt tokens read between two steps, so that a long prompt does not delay generating requests.
-  // At least one piece is read per round.
+  // Maximum number of prompt tokens read between two steps, so that a long prompt does not stall
+  // generating requests. A round reads at least one piece in any case.
   size_t prompt_tokens = 512;
   // Calls next() of several requests concurrently, on the engine's threads. next() may then neither
   // submit nor cancel.
@@ -69,15 +69,15 @@ struct SchedulerOptions {
 
 class LINNET_API Scheduler {
  public:
-  // Prompts are read in pieces of this length, counted from each prompt's own beginning, so that
-  // other requests change neither the cuts nor, thereby, the last bits of the outputs.
+  // Prompts are read in pieces of this length, counted from each prompt's own beginning. So the
+  // cuts, and with them the last bits of the outputs, do not depend on other requests.
   static constexpr size_t kPiece = 128;
 
   // Number of sequences whose states fit into `bytes`.
   static size_t Fitting(const Model& model, double bytes);
 
-  // Maximum number of positions of a sequence. Memory is allocated once, so models with caches end
-  // at the training length.
+  // Maximum number of positions of a sequence. Memory is allocated once, so models whose states
+  // grow (caches, kept tokens) end at the training length.
   static size_t MostPositions(const Model& model);
 
   // Throws InputError if an option is invalid or the states do not fit into memory. The engine must
@@ -96,7 +96,7 @@ class LINNET_API Scheduler {
 
   // One round: admits waiting requests, reads pieces of prompts, and steps each running sequence by
   // one token. Returns whether any request is left. An exception of a callback ends its request
-  // without a call of `finished`; the round's first exception is rethrown at its end.
+  // without a call of `finished`; the first exception of a round is rethrown when the round ends.
   bool Run();
 
   size_t running() const;

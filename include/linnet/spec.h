@@ -6,8 +6,8 @@
 //   linnet::Validate(spec);
 //   std::string json = linnet::ToJson(spec);
 //
-// Tokens x_0 .. x_{L-1} are embedded (value embedding beside sine positions; for images optionally
-// the byte's row and column, the byte above it and a stem), go through the layers, and a linear
+// Tokens x_0 .. x_{L-1} are embedded (a value embedding with sine positions; for images optionally
+// the next byte's row and column, the byte above it and a stem) and go through the layers. A linear
 // head predicts x_{t+1} from the output at t. In speech, x_t are projected windows of filterbank
 // frames, and the head predicts the phone spoken at t, or none.
 #ifndef LINNET_SPEC_H_
@@ -59,20 +59,20 @@ struct MixerSpec {
   bool negative_eigenvalues = false;  // delta rules: strengths in (0, 2) instead of (0, 1)
   // Rank of the projection of the decay (kind "gla") or of the output gate ("rwkv7").
   int gate_rank = 16;
-  // Kinds "gated-delta-net", "gated-delta-product", "kda" and "ssd" (its groups): heads of queries
-  // and keys, each read by heads / key_heads heads in turn; 0: as many as heads. Kinds "full",
-  // "gla" and "retention": of keys and values.
+  // Number of heads of queries and keys (kinds "gated-delta-net", "gated-delta-product", "kda" and
+  // "ssd", which calls them groups), or of keys and values ("full", "gla" and "retention"). Each is
+  // shared by heads / key_heads consecutive heads. 0: as many as heads.
   int key_heads = 0;
   int householders = 2;  // kind "gated-delta-product": delta steps per position
-  // A limit <= 0 of the logarithm of a decay per key channel; 0: none. Kind "gla" clamps at it,
-  // "kda" approaches it by a sigmoid.
+  // Lower bound <= 0 of the logarithm of the decay of a key channel; 0: none. Kind "gla" clamps the
+  // logarithm to it; in kind "kda" the logarithm is the bound times a sigmoid.
   float decay_floor = 0;
-  bool lower_bound = false;       // kind "hgrn": decays are at least learned numbers
+  bool lower_bound = false;       // kind "hgrn": learned lower bounds of the decays
   float output_norm_eps = 1e-5f;  // of the RMS norm of a head's output
 
-  // Kind "rwkv7": ranks of the projections of decays, of rates (`a`) and of the share of the first
-  // values in the layer's own. value_rank 0: the layer reads no earlier values; later layers, up to
-  // the next one with value_rank 0, read its values.
+  // Kind "rwkv7": ranks of the projections of decays, of rates (`a`) and of the shares in which an
+  // earlier layer's values are mixed into the layer's own. value_rank 0: the layer mixes in none;
+  // the following layers, up to the next one with value_rank 0, mix in its values.
   int decay_rank = 32;
   int rate_rank = 32;
   int value_rank = 0;
@@ -85,7 +85,7 @@ struct MixerSpec {
 // The position embedding.
 enum class Positions : uint8_t {
   kSequence,  // sine of t in the dimensions beside the value embedding, if any
-  kGrid,      // the same in half of these; a quarter each: row of byte t + 1, its index in the row
+  kGrid,      // half of them: sine of t; a quarter each: row of byte t + 1, its index in the row
   kAdded,     // sine of t in d_model dimensions, added to the value embedding
 };
 enum class HeadKind : uint8_t { kLogistics, kCategorical };
@@ -99,7 +99,7 @@ enum class FeedForwardKind : uint8_t { kMlp, kGated, kNone, kShifted };
 enum class NetworkKind : uint8_t {
   kTransformer,
   kLstm,            // bidirectional layers, d_model wide in each direction
-  kEncoderDecoder,  // two stacks: the encoder reads up to the separator, the decoder from it on
+  kEncoderDecoder,  // the encoder reads the tokens before the separator, the decoder the rest
 };
 // kToken: the tokens of a byte-pair vocabulary.
 enum class TextUnit : uint8_t { kByte, kCharacter, kToken };
@@ -147,7 +147,7 @@ struct StackSpec {
   // Layers are x = LN(x + f(x)), or with norm_first x = x + f(LN(x)).
   bool norm_first = false;
   // Width in positions of a depthwise convolution before each layer's mixer, over the last
-  // positions if the network is causal, else over the surrounding ones (then odd); 0: none.
+  // positions if the network is causal, else (odd widths only) over the surrounding ones; 0: none.
   int convolution = 0;
   bool final_norm = true;  // a norm after the last layer; required by norm_first
   float norm_eps = 1e-5f;
@@ -161,8 +161,8 @@ struct HeadSpec {
   HeadKind kind = HeadKind::kLogistics;
   int mixtures = 10;  // logistics over bytes: logits, means and log-scales, in this order
   int classes = 0;    // categorical
-  // The head's weights are also the value embedding, there multiplied by sqrt(d_model). Saves
-  // memory if the vocabulary is large. Needs the categorical head and value_embedding = d_model.
+  // The value embedding is the head's weight matrix times sqrt(d_model), which saves memory if the
+  // vocabulary is large. Needs text, the categorical head and value_embedding = d_model.
   bool tied = false;
   bool bias = true;
 };
@@ -241,9 +241,10 @@ LINNET_API bool operator==(const ModelSpec& a, const ModelSpec& b);
 // `where` (a file's path, say) begins the message.
 LINNET_API void Validate(const ModelSpec& spec, const std::string& where = "model");
 
-// JSON: one flat object of names and values; "pattern", a list of such objects, holds the mixers if
-// they differ. Files of the first version remain readable. FromJson leaves absent fields at their
-// defaults, rejects unknown ones (InputError beginning with `where`), and validates.
+// JSON: one flat object of names and values. If the mixers differ, the field "pattern" lists them
+// as such objects. FromJson also reads files of the first version and leaves absent fields at their
+// defaults. It throws InputError, with a message that begins with `where`, on unknown fields and
+// invalid values.
 LINNET_API std::string ToJson(const ModelSpec& spec, int indent = -1);
 LINNET_API ModelSpec FromJson(const std::string& json, const std::string& where);
 

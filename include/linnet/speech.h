@@ -4,7 +4,7 @@
 //   linnet::Transcriber transcriber(model);
 //   linnet::Transcript heard =
 //       transcriber.Transcribe({.samples = samples, .rate = transcriber.sample_rate()});
-//   for (const linnet::Phone& phone : heard.phones) ...            // "Y" at 0.21 s, "EH" at 0.30 s, ...
+//   for (const linnet::Phone& phone : heard.phones) ...       // "Y" at 0.21 s, "EH" at 0.30 s, ...
 //
 //   linnet::PhoneStream stream(model);                             // a causal model
 //   for (const linnet::Phone& phone : stream.Read(samples)) ...    // the new phones
@@ -45,7 +45,7 @@ struct Transcript {
   std::vector<Phone> phones = {};
   std::vector<int> classes = {};  // the phones' indices in PhonesOf()
   double seconds = 0;             // length of the audio
-  double log_probability = 0;     // natural logarithm, of the decoded path
+  double log_probability = 0;     // in nats: of the best path; with a beam, of all kept paths
 };
 
 struct TranscriberOptions {
@@ -80,8 +80,8 @@ class LINNET_API Transcriber {
 // phone is returned as soon as the model detects it, at most delay_seconds() after its beginning.
 class LINNET_API PhoneStream {
  public:
-  // Throws InputError for a model that is not causal, or that normalizes by utterance: a stream
-  // does not know the statistics before its end.
+  // Throws InputError for a model that is not causal, or that normalizes by utterance: the
+  // utterance's statistics are known only at the end of the stream.
   explicit PhoneStream(std::shared_ptr<const Model> model);
   ~PhoneStream();
 

@@ -27,7 +27,7 @@ struct StateData;
 
 // Bytes of one sequence's new state, known before the model is loaded. Causal-linear models: the
 // same at any length. Softmax models: room for the keys and values of max_length positions, which
-// grows on demand. Models without recurrent state: room for as many tokens.
+// grows on demand. Models without recurrent state: room for max_length tokens, which also grows.
 LINNET_API size_t StateBytes(const ModelSpec& spec, Precision precision);
 
 // The kind of state that a model keeps of a sequence.
@@ -69,8 +69,8 @@ class LINNET_API State {
   // Appends the sequences of `other`. Throws InputError unless it belongs to the same model.
   void Append(const State& other);
 
-  // Replaces a sequence by the only one of `other`. Throws InputError unless `other` has one
-  // sequence and belongs to the same model.
+  // Replaces a sequence by that of `other`. Throws InputError unless `other` has one sequence and
+  // belongs to the same model.
   void Assign(size_t sequence, const State& other);
 
   // Save writes a safetensors file that names the model (atomically); Load reads one. A loaded

@@ -46,8 +46,8 @@ class LINNET_API Vocabulary {
 
   // A byte-pair vocabulary from a tokenizer.json of the tokenizers library. `end` is the token that
   // ends a text; -1: the first of </s>, <|endoftext|>, <|end_of_text|> and <eos>. Throws
-  // InputError, beginning with `where`, if the tokenizer is of another kind, uses something that
-  // linnet does not support, or has no such token.
+  // InputError, with a message that begins with `where`, if the tokenizer is of another kind, uses
+  // a feature that linnet does not support, or has no token that ends a text.
   static Vocabulary OfTokenizer(const std::string& json, int32_t end, const std::string& where);
 
   size_t size() const;
@@ -57,7 +57,7 @@ class LINNET_API Vocabulary {
   // The tokens that a model reads before a text, at least one.
   const std::vector<int32_t>& begin() const { return begin_; }
   int32_t end() const { return end_; }
-  // Tokens that stand for no text and are never sampled.
+  // Tokens that are never sampled: the separator and the unknown token; none for byte pairs.
   std::span<const int32_t> unwritten() const;
   // The number of tokens that stand for characters outside the vocabulary.
   size_t CountUnknown(std::span<const int32_t> tokens) const;
@@ -66,7 +66,7 @@ class LINNET_API Vocabulary {
   std::vector<int32_t> Encode(std::string_view text) const;
   // kUnknown decodes to U+FFFD; special tokens and numbers outside the vocabulary to nothing.
   std::string Decode(std::span<const int32_t> tokens) const;
-  // The text of one token, anywhere but at the beginning of a text.
+  // The text of one token that is not the first of its text.
   std::string Decode(int32_t token) const;
   // A printable name of the token: its text, or "<|end|>", "bytes:\xe6" and the like.
   std::string Name(int32_t token) const;

@@ -25,8 +25,8 @@ inline constexpr size_t kCacheLine = 64;
 // The smallest multiple of `step` that is at least `n`.
 constexpr size_t RoundUp(size_t n, size_t step) { return (n + step - 1) / step * step; }
 
-// Large arrays request pages of this size: a batch of states spans thousands of the usual 4 kB
-// pages.
+// Arrays of at least twice this size request pages of this size, because a batch of states spans
+// thousands of the usual 4 kB pages.
 inline constexpr size_t kHugePage = size_t{2} << 20;
 
 template <typename T>

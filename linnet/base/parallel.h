@@ -6,7 +6,8 @@
 //   Scale(x, n, SerialFor);                        // one thread
 //   Scale(x, n, [&](size_t n, RangeBody body) { pool.For(n, body); });
 //
-// Calls the body on disjoint ranges that together cover [0, count), in any order and on any thread.
+// A ParallelFor calls `body` on disjoint ranges that together cover [0, count), in any order and on
+// any thread.
 // Kernels are written so that the result does not depend on the split.
 #ifndef LINNET_BASE_PARALLEL_H_
 #define LINNET_BASE_PARALLEL_H_

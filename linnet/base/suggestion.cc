@@ -6,8 +6,8 @@
 namespace linnet {
 namespace {
 
-// The least number of insertions, deletions, replacements and swaps of neighbors that turns `a`
-// into `b`.
+// The least number of insertions, deletions, replacements and swaps of neighboring bytes that turns
+// `a` into `b`.
 size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
   for (size_t i = 0; i <= a.size(); ++i) {
@@ -33,7 +33,7 @@ std::string Suggestion(std::string_view given, const std::vector<std::string>& n
   std::string best;
   size_t least = std::max<size_t>(2, given.size() / 3) + 1;
   for (const std::string& name : names) {
-    // The difference in length is a lower bound; it also bounds the work for a long `given`.
+    // The difference in length is a lower bound; testing it first saves work for a long `given`.
     const size_t longer = std::max(given.size(), name.size());
     if (longer - std::min(given.size(), name.size()) >= least) continue;
     const size_t distance = EditDistance(given, name);

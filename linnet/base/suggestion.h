@@ -12,9 +12,10 @@
 
 namespace linnet {
 
-// "; did you mean 'NAME'?" for the name that needs the fewest edits (insertions, deletions,
-// replacements, swaps of neighbors), the first of several. "" if every name needs more than
-// max(2, a third of the length of `given`) edits. `given` may have any length.
+// "; did you mean 'NAME'?" for the name that is the fewest edits away from `given`: insertions,
+// deletions, replacements and swaps of neighboring bytes; the first of equally near names. "" if
+// every name is more than max(2, a third of the length of `given`) edits away. `given` may have any
+// length.
 std::string Suggestion(std::string_view given, const std::vector<std::string>& names);
 
 }  // namespace linnet

@@ -11,7 +11,7 @@
 
 namespace linnet {
 
-// "0.8s", "42s", "3m20s", "1h02m", "2d03h".
+// "0.8s", "42s", "3m20s", "1h02m", "2d03h"; "?" if negative or not finite.
 std::string FormatSeconds(double seconds);
 
 // "999", "12.3k", "1.23M", "4.56G": three significant digits, powers of 1000.
@@ -20,7 +20,7 @@ std::string FormatCount(double count);
 // "512 B", "262 kB", "25.3 MB": powers of 1000.
 std::string FormatBytes(double bytes);
 
-// "90", "90s", "15m", "2h", "1.5h" in seconds. Throws InputError on anything else.
+// Parses "90", "90s", "15m", "1.5h" or "2d" to seconds. Throws InputError on any other form.
 double ParseSeconds(const std::string& text);
 
 }  // namespace linnet

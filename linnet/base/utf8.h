@@ -20,13 +20,13 @@ struct CodePoint {
   size_t bytes;  // encoded size
 };
 
-// The code point at text[at], at < text.size(); nullopt if there is no complete, valid one.
+// The code point that begins at text[at], at < text.size(); nullopt if it is incomplete or invalid.
 std::optional<CodePoint> NextCodePoint(std::string_view text, size_t at);
 
 // The code points of a text, with U+FFFD for each byte of invalid UTF-8.
 std::u32string CodePoints(std::string_view text);
 
-// Appends a code point; value must be one (not a surrogate, at most U+10FFFF).
+// Appends the code point `value`, which must not be a surrogate or above U+10FFFF.
 void AppendUtf8(char32_t value, std::string& text);
 
 // Whether a text is safe to show on a terminal and in a page: valid UTF-8, without control

@@ -57,7 +57,7 @@ namespace linnet::capi {
 // Thrown when a caller's linnet_progress function ends the call.
 struct Cancelled {};
 
-// An error of this kind: a feature that this library was built without.
+// Thrown for a feature that this library was built without.
 struct Unsupported : InputError {
   using InputError::InputError;
 };
@@ -117,8 +117,8 @@ inline std::string Text(const char* text, size_t bytes, const char* what) {
   return {given.begin(), given.end()};
 }
 
-// Copies a result to a caller's array of this capacity, unless it is null: the caller then only asks
-// for the size. Throws InputError if there is too little room.
+// Copies a result to a caller's array of this capacity. Does nothing if the array is null: the
+// caller then only asks for the size. Throws InputError if there is too little room.
 template <class T>
 void CopyOut(const T* from, size_t size, T* to, size_t capacity) {
   if (to == nullptr) return;
@@ -129,8 +129,8 @@ void CopyOut(const T* from, size_t size, T* to, size_t capacity) {
   std::copy_n(from, size, to);
 }
 
-// Throws InputError unless `size` is a plausible size of a struct: at least that of its first
-// version, `first`.
+// Throws InputError unless `size` is a plausible size of a struct: from `first`, that of its first
+// version, to 4 kB.
 void CheckSize(size_t size, size_t first, const char* name);
 // Throws InputError unless all bytes of a caller's struct beyond the `known` ones are zero.
 void CheckUnknownFields(const void* options, size_t size, size_t known, const char* name);
@@ -164,7 +164,7 @@ constexpr linnet_sampling kSampling = {.size = sizeof(linnet_sampling),
                                        .seed = 0,
                                        .stream = 0};
 
-// A caller's sampling; the defaults if it is null.
+// A caller's linnet_sampling, or the defaults if it is null.
 inline linnet_sampling ReadSampling(const linnet_sampling* sampling) {
   return Read(sampling, kSampling, "linnet_sampling");
 }

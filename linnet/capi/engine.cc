@@ -22,7 +22,7 @@ linnet_state* NewState(const Make& make) {
   return ValueOf<linnet_state*>(nullptr, [&] { return new linnet_state{make()}; });
 }
 
-// The outputs of `rows` positions. They may be null, and are then empty.
+// A caller's array for the outputs of `rows` positions; empty if it is null.
 std::span<float> OptionalOutputs(const Engine& engine, float* outputs, size_t rows) {
   if (outputs == nullptr) return {};
   return {outputs, Product({rows, engine.output_size()})};

@@ -69,7 +69,7 @@ const Phone& PhoneOf(const linnet_transcript* transcript, size_t i) {
   return phones[i];
 }
 
-// A transcriber that takes samples.
+// A caller's transcriber. Throws InputError if it is finished.
 linnet_transcriber& Listening(linnet_transcriber* transcriber) {
   linnet_transcriber& given = Given(transcriber, "the transcriber");
   if (given.finished) throw InputError("the transcriber is finished; make a new one");

@@ -9,7 +9,7 @@
 namespace linnet::capi {
 namespace {
 
-// `message` is the text, or a constant if memory is too short for the text.
+// The thread's last status and error. `message` is `text`, or a constant if memory ran out.
 struct Last {
   int status = LINNET_OK;
   std::string text;

@@ -124,7 +124,7 @@ int Run(const DataCommand& command) {
     files.push_back({{"name", file.name}, {"bytes", size}, {"outcome", what}});
     if (!command.json) {
       std::cout << StrCat(file.name, ": ", what, ", ", FormatBytes(static_cast<double>(size)),
-                          file.sha256.empty() ? "" : ", SHA-256 is right", "\n")
+                          file.sha256.empty() ? "" : ", SHA-256 matches", "\n")
                 << std::flush;
     }
   }
@@ -169,7 +169,7 @@ CLI::App* Register(CLI::App& root, DataCommand& command) {
       ->type_name("DIR")
       ->required();
   app->add_option("--mirror", command.mirrors,
-                  "Folder of the files on the web, instead of the mirrors below; may be repeated")
+                  "URL of a folder with the files, instead of the mirrors below; may be repeated")
       ->type_name("URL")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
       ->allow_extra_args(false)
@@ -185,7 +185,7 @@ CLI::App* Register(CLI::App& root, DataCommand& command) {
              "NAME.part,\n"
              "and the same command resumes it. ",
              set.unpack.empty() ? "linnet reads the files as they are: nothing needs\nunpacking."
-                                : "The archive is unpacked beside it.",
+                                : "The archive is unpacked into the\nsame folder.",
              "\n\nExamples:\n  linnet data ", set.name, " --to ", set.name, "/\n  linnet data ",
              set.name, " --to ", set.name, "/ --mirror http://localhost:8000/\n"));
   return app;

@@ -18,11 +18,10 @@
 
 namespace linnet::cli {
 
-void AddDatasetOptions(CLI::App* verb, DatasetOptions& options) {
-  AddOption(verb, "--data", options.dir, "PATH",
-            "Data set: its folder; for text, a file; for speech, AN4's folder or a manifest");
+void AddDatasetOptions(CLI::App* verb, DatasetOptions& options, const std::string& data_help) {
+  AddOption(verb, "--data", options.dir, "PATH", data_help);
   AddOption(verb, "--dataset", options.name, "NAME",
-            "Name of the data set (default: detected from its files)");
+            "Name of an image data set (default: detected from its files)");
   AddOption(verb, "--split", options.split, "NAME", "Part of the data set",
             CLI::IsMember({"train", "validation", "test"}));
 }

@@ -1,7 +1,8 @@
 // Options and output shared by the image verbs: the data set, sampling, and the PNG sheet of
 // results.
 //
-//   AddDatasetOptions(verb, options->from);   AddDrawingOptions(verb, options->drawing);
+//   AddDatasetOptions(verb, options->from, "Folder of the data set");
+//   AddDrawingOptions(verb, options->drawing);
 //   ImageSet images = LoadImagesFor(model->spec(), options.from);
 //   WriteSheet(model->spec(), pixels, /*columns=*/4, options.drawing);
 #ifndef LINNET_CLI_IMAGE_OPTIONS_H_
@@ -23,12 +24,12 @@
 
 namespace linnet::cli {
 
-void AddDatasetOptions(CLI::App* verb, DatasetOptions& options);
+void AddDatasetOptions(CLI::App* verb, DatasetOptions& options, const std::string& data_help);
 
 struct DrawingOptions {
   std::string out;
   std::string sampler = "density";
-  std::optional<uint64_t> seed = {};  // ToSampleOptions() draws a missing one
+  std::optional<uint64_t> seed = {};  // if missing, ToSampleOptions() draws it
   float temperature = 1.0f;
   size_t batch = 64;
   int scale = 4;

@@ -42,7 +42,8 @@ int main(int argc, char** argv) {
   AddCouplet(app);
   AddSiblingVerb(app, "serve", "Serve models over HTTP, with a web page", kServeProgram);
   AddBench(app);
-  AddSiblingVerb(app, "reproduce", "Repeat an experiment of the paper", kReproduceProgram);
+  AddSiblingVerb(app, "reproduce", "Repeat an experiment of the paper 'Transformers are RNNs'",
+                 kReproduceProgram);
   AddInfo(app);
   AddImport(app);
   AddExport(app);

@@ -60,7 +60,7 @@ void PrintList(const std::vector<RunLog>& runs, bool json) {
   if (json) std::cout << list.dump(2, ' ', false, ordered_json::error_handler_t::replace) << "\n";
 }
 
-// Replaces each folder of runs (without a metrics.jsonl of its own) by the runs in it, by name.
+// Replaces each folder that has no metrics.jsonl by the runs in it, sorted by name.
 std::vector<std::string> ExpandFolders(const std::vector<std::string>& paths) {
   std::vector<std::string> runs;
   std::error_code error;

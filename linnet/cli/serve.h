@@ -10,9 +10,9 @@ namespace linnet::cli {
 
 void AddServeVerb(CLI::App& app);
 
-// The models that ship with linnet and that can be served: those in ./models, else in
-// share/linnet/models of the installation, else in models/ of the source tree that the program was
-// built in.
+// The shipped models that can be served, sorted by path. They come from the first folder that has
+// any: ./models, share/linnet/models of the installation, or models/ of the source tree in which
+// the program was built.
 std::vector<std::string> ShippedModels();
 
 }  // namespace linnet::cli

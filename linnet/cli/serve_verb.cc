@@ -37,8 +37,8 @@ struct Options {
   bool quiet = false;
 };
 
-// The key in a text from a file or the environment. HTTP strips white space around a header value,
-// so a key with such white space would never match.
+// The API key in `text`, without white space around it: HTTP strips white space around a header
+// value, so a key with it would never match. `where` is for error messages.
 std::string CheckedKey(const std::string& text, const std::string& where) {
   const size_t begin = text.find_first_not_of(" \t\r\n"), end = text.find_last_not_of(" \t\r\n");
   if (begin == text.npos) throw InputError(where, ": contains no key");
@@ -67,7 +67,7 @@ bool CanServe(const std::string& name) {
   return task && task->endpoint;
 }
 
-// Model names appear in metrics and in messages.
+// Throws InputError unless the name is plain, since names appear in metrics and in messages.
 void CheckName(const std::string& path, const std::string& name) {
   const auto plain = [](unsigned char c) {
     return std::isalnum(c) || c == '.' || c == '_' || c == '-';
@@ -96,8 +96,8 @@ server::Served Serve(const std::shared_ptr<const Model>& model, const std::strin
   return {name, std::make_unique<server::Batcher>(model, how)};
 }
 
-// Blocks the signals that end the program, in all threads from here on: they inherit the mask. Only
-// RunUntilSignal() waits for them.
+// Blocks the signals that end the program, in this thread and in all threads that start later,
+// which inherit the mask. Only RunUntilSignal() waits for these signals.
 sigset_t BlockSignals() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -235,7 +235,9 @@ void AddServeVerb(CLI::App& app) {
   CLI::App* verb = AddVerb(
       app, "serve", "Serve models over HTTP: JSON, server-sent events, and a page at /",
       R"(Couplet models answer POST /v1/couplets, text models POST /v1/completions (OpenAI's API). Also: GET
-/healthz, /metrics (Prometheus), /v1/models. Without MODEL, serves the models that ship with linnet.
+/healthz, /metrics (Prometheus), /v1/models. Models of other tasks cannot be served. Without MODEL,
+serves the models that ship with linnet. A snapshot is a model's state after the beginning of a
+prompt; requests that begin with the same tokens continue from it.
 SIGTERM stops the server after the running requests. With LINNET_API_KEY in the environment, or
 --api-key-file, /v1 and /metrics require that key.)",
       "  linnet serve\n"
@@ -250,11 +252,14 @@ SIGTERM stops the server after the running requests. With LINNET_API_KEY in the 
   server::ServerOptions& server = options->server;
   verb->add_option("--host", server.http.host,
                    "Address to listen on; 0.0.0.0: all addresses, reachable from other machines")
+      ->type_name("ADDRESS")
       ->capture_default_str();
   verb->add_option("--port", server.http.port, "Port; 0: any free port")
+      ->type_name("N")
       ->check(Between(0, 65535))
       ->capture_default_str();
-  verb->add_option("--api-key-file", options->key_file, "File that holds the API key");
+  verb->add_option("--api-key-file", options->key_file, "File that holds the API key")
+      ->type_name("FILE");
   AddOption(verb, "--memory", options->memory_mb, "MB", "Memory for sequence states, per model",
             Between(0.001, 1e7));
   AddOption(verb, "--sequences", options->batcher.sequences, "N",
@@ -263,13 +268,14 @@ SIGTERM stops the server after the running requests. With LINNET_API_KEY in the 
   AddOption(verb, "--queue", options->batcher.queue, "N",
             "Waiting sequences per model; further requests get status 429", Between(0, 1e6));
   AddOption(verb, "--snapshots", options->snapshots_mb, "MB",
-            "Memory for snapshots of prompts, per model; 0: no snapshots", Between(0, 1e7));
+            "Memory for snapshots, per model; 0: no snapshots", Between(0, 1e7));
   verb->add_option("--snapshot-folder", options->batcher.snapshots.folder,
-                   "Folder that keeps snapshots of long prompts across restarts");
+                   "Folder that keeps snapshots of 128 tokens or more across restarts")
+      ->type_name("DIR");
   AddOption(verb, "--snapshot-folder-size", options->folder_mb, "MB",
             "Maximum size of --snapshot-folder", Between(0, 1e9));
   AddOption(verb, "--max-candidates", server.limits.candidates, "N",
-            "Maximum candidates per first line or prompt", Between(1, 1024));
+            "Maximum candidates per first line of a couplet, or per prompt", Between(1, 1024));
   AddOption(verb, "--max-tokens", server.limits.tokens, "N", "Maximum tokens per sequence of text",
             Between(1, 1e7));
   AddOption(verb, "--max-body", server.http.body, "BYTES", "Maximum size of a request body",

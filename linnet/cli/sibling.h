@@ -37,12 +37,13 @@ inline constexpr Sibling kTrainProgram = {"linnet-train", "LINNET_TRAIN", "libto
                                           ShortenSpinning, true};
 
 // Adds a verb that replaces this process by the sibling and passes on all arguments, including
-// --help. Looks for the program beside this executable, then on the PATH; the verb throws
-// InputError if it is in neither place.
+// --help. The verb looks for the program beside this executable, then on the PATH, and throws
+// InputError if the program is in neither place.
 void AddSiblingVerb(CLI::App& app, const std::string& name, const std::string& summary,
                     const Sibling& sibling);
 
-// Replaces this process by the sibling, with these arguments. Throws InputError as above.
+// Replaces this process by the sibling, with these arguments. Throws InputError as above, or
+// RuntimeError if the program exists but cannot be started.
 [[noreturn]] void Become(const Sibling& sibling, const std::vector<std::string>& arguments);
 
 }  // namespace linnet::cli

@@ -28,7 +28,7 @@ struct CompleteArguments {
 
 constexpr uint8_t kUnknown = 128;
 
-// `count` images to complete: from the data set, or samples of the model without a data set.
+// The images to complete: `count` images of the data set or, without --data, samples of the model.
 std::vector<uint8_t> Originals(CompleteArguments& options, const Drawer& drawer) {
   if (options.from.dir.empty()) {
     std::vector<uint8_t> samples;
@@ -85,7 +85,7 @@ void Run(CompleteArguments& options) {
       repeated.insert(repeated.end(), originals.begin(), originals.end());
     }
     SampleOptions sample = ToSampleOptions(options.drawing, report);
-    // Not the random streams of Originals(), which would draw the same images again.
+    // With the random streams of Originals(), the model would draw its own samples again.
     sample.first_stream = options.first + options.count;
     const std::vector<uint8_t> completed =
         CompleteImages(*drawer.generator, repeated, known, sample);
@@ -115,7 +115,7 @@ void AddComplete(CLI::App& app) {
               "  linnet complete models/digits.safetensors --out own.png\n");
   auto options = std::make_shared<CompleteArguments>();
   AddModelArgument(verb, options->model);
-  AddDatasetOptions(verb, options->from);
+  AddDatasetOptions(verb, options->from, "Folder of the data set");
   AddOption(verb, "-n,--count", options->count, "N", "Number of images", Between(1, 1000));
   AddOption(verb, "--first", options->first, "N", "Index of the first image, from 0",
             Between(0, 1'000'000'000));

@@ -89,7 +89,8 @@ Traditional characters that the model does not know are read in their simplified
   AddOption(verb, "-n,--count", options->how.candidates, "N", "Number of candidates",
             Between(1, 1000));
   AddOption(verb, "--beam", options->how.beam, "N",
-            "Beam size of the search (1: greedy); limits --count", Between(1, 1000));
+            "Beam size of the search (1: greedy); also the most candidates that it finds",
+            Between(1, 1000));
   verb->add_flag("--draw", options->draw,
                  "Sample candidates instead of searching for the most likely");
   verb->add_flag("--free", options->free, "With --draw: do not enforce the rules below");

@@ -72,6 +72,7 @@ void AddEval(CLI::App& app) {
               R"(The measure depends on the model's task:
   images   bits/dim over a data set's images (--json: also per row)
   copy     accuracy of repeated tokens, over random sequences outside the training data
+  recall   accuracy of recalled values, over random sequences outside the training data
   text     bits per token over a text
   couplet  perplexity per character of second lines
   speech   phone error rate over AN4's test set (--data: its folder) or a manifest's recordings)",
@@ -83,16 +84,18 @@ void AddEval(CLI::App& app) {
               "  linnet eval models/phones.safetensors --data data/an4\n");
   auto options = std::make_shared<EvalArguments>();
   AddModelArgument(verb, options->model);
-  AddDatasetOptions(verb, options->from);
+  AddDatasetOptions(
+      verb, options->from,
+      "Data set: its folder; for text, a file; for speech, AN4's folder or a manifest");
   AddOption(verb, "--limit", options->limit, "N",
-            "Maximum number of images, windows of text, couplets or utterances (default: all); "
-            "for copy, the number of random sequences",
+            "Maximum number of images, windows of text, couplets or utterances (default: all); for "
+            "copy and recall, the number of random sequences (default: 256)",
             Between(1, 100'000'000));
   AddBatchOption(verb, options->batch);
-  AddOption(verb, "--seed", options->seed, "N", "Random seed of the sequences (copy)",
+  AddOption(verb, "--seed", options->seed, "N", "Random seed of the sequences (copy, recall)",
             CLI::NonNegativeNumber.description(""));
   AddOption(verb, "--show", options->show, "N",
-            "Print the first N sequences and the model's copies (copy)", Between(0, 1000));
+            "Print the first N sequences and the model's answers (copy, recall)", Between(0, 1000));
   AddOption(verb, "--dictionary", options->dictionary, "FILE",
             "Pronouncing dictionary of the manifest's words (speech)");
   AddOption(verb, "--beam", options->beam, "N",

@@ -173,13 +173,15 @@ void Run(const ExportArguments& options) {
 void AddExport(CLI::App& app) {
   CLI::App* verb = AddVerb(
       app, "export", "Write a model for PyTorch, or for linnet with bf16 or int8 weights",
-      R"(With --precision: a linnet model whose matrices are in bf16 or int8 (a scale per output),
-for linnet itself. With --format, under fast-transformers' names:
-pth: a state_dict for torch.load(FILE). safetensors: for safetensors.torch.load_file(FILE);
-it also contains the spec, so 'linnet import' needs no options for it. Both leave out the
-distribution of an image's first byte, which a Python module does not have.
-fla: a folder that flash-linear-attention opens by from_pretrained(FOLDER), of a language model
-with its structure (docs/from-flash-linear-attention.md).)",
+      R"(Give one of the two options. With --precision: a linnet model with its weight matrices in f32,
+bf16 or int8 (one scale per output). With --format, for Python:
+  pth          a state_dict for torch.load(FILE), under fast-transformers' names
+  safetensors  the same for safetensors.torch.load_file(FILE); it also contains the model's
+               configuration, so 'linnet import' needs no options for it
+  fla          a folder for flash-linear-attention's from_pretrained(FOLDER); only for language
+               models that it has (docs/from-flash-linear-attention.md)
+pth and safetensors leave out the distribution of an image's first byte, which a Python module does
+not have.)",
       R"(  linnet export models/digits.safetensors --precision int8 --out digits-int8.safetensors
   linnet export models/digits.safetensors --format pth --out digits.pth
   linnet export models/digits.safetensors --format safetensors --out digits-plain.safetensors
@@ -193,7 +195,7 @@ with its structure (docs/from-flash-linear-attention.md).)",
   verb->add_option_function<std::string>(
           "--precision",
           [options](const std::string& name) { options->precision = ParsePrecision(name); },
-          "Precision of the matrices of a model for linnet: f32, bf16 or int8")
+          "Precision of the weight matrices: f32, bf16 or int8")
       ->type_name("NAME")
       ->excludes(format);
   verb->add_option("-o,--out", options->out, "The file to write; with --format fla, the folder")

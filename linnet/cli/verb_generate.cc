@@ -93,10 +93,12 @@ void AddGenerate(CLI::App& app) {
                            "--top-p 0.9 --stop $'\\n\\n' --seed 3\n");
   auto options = std::make_shared<GenerateArguments>();
   AddModelArgument(verb, options->model);
-  AddOption(verb, "-p,--prompt", options->prompt, "TEXT",
-            "Beginning of the text; @FILE: the content of FILE; -: standard input");
-  AddOption(verb, "-n,--max-tokens,--symbols", options->how.tokens, "N",
-            "Maximum number of tokens to write", Between(1, 1e9));
+  AddOption(
+      verb, "-p,--prompt", options->prompt, "TEXT",
+      "Beginning of the text; @FILE: the content of FILE; -: standard input; without: nothing");
+  AddOption(verb, "-n,--max-tokens", options->how.tokens, "N", "Maximum number of tokens to write",
+            Between(1, 1e9));
+  AddOption(verb, "--symbols", options->how.tokens, "N", "", Between(1, 1e9))->group("");  // 0.1
   AddChoiceOptions(verb, options->how.choice, options->seed, "");
   verb->add_option("--stop", options->how.stop, "Stop before this text; may be repeated")
       ->type_name("TEXT")
@@ -104,7 +106,7 @@ void AddGenerate(CLI::App& app) {
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddDeviceOption(verb, options->device);
-  verb->get_option("--device")->description("Device; text runs on the CPU only");
+  verb->get_option("--device")->description("Device: cpu; text models do not run on a GPU yet");
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });
 }

@@ -43,7 +43,7 @@ struct KindOption {
 struct ImportArguments {
   std::string file, out, key, data, dataset, characters, tokenizer;
   ReferenceChoices choices;
-  std::vector<CLI::Option*> about_model;  // refused if the file has a spec
+  std::vector<CLI::Option*> about_model;  // refused if FILE describes its model
   std::vector<KindOption> about_kind;     // refused for other attention kinds
   bool json = false;
 };
@@ -59,8 +59,8 @@ struct Source {
   }
 };
 
-// Decides by content. If the file has neither format, its name decides which reader reports the
-// error.
+// Decides by the content. If the content has neither format, decides by the extension; the reader
+// of that format then reports the error.
 bool IsSafetensors(const std::string& path) {
   const MappedFile file(path);
   const std::span<const std::byte> bytes = file.bytes();
@@ -101,7 +101,7 @@ Source OpenSource(const ImportArguments& options) {
   return source;
 }
 
-// Sets the first byte's distribution; returns its origin.
+// Sets the distribution of an image's first byte and returns its origin; "" if not an image model.
 std::string FirstValue(const ImportArguments& options, ReferenceModel& model) {
   const ModelSpec& spec = model.spec();
   if (options.data.empty() && !options.dataset.empty()) {
@@ -133,7 +133,7 @@ void CheckKindOptions(const ImportArguments& options) {
   }
 }
 
-// The distinct characters of a UTF-8 file, in order.
+// The distinct characters of a UTF-8 file, in order of first appearance.
 std::string DistinctCharacters(const std::string& path) {
   const std::string text = ReadFile(path);
   std::set<char32_t> seen;
@@ -173,7 +173,7 @@ void Print(const ImportArguments& options, const ReferenceModel& model, bool des
               << "\n";
   }
   if (model.adds_special_tokens()) {
-    std::cout << "  special tokens: the file had none; linnet's are added, and never drawn\n";
+    std::cout << "  special tokens: none in the file; linnet's are added but never sampled\n";
   }
   if (first_value == "uniform") {
     std::cout << "  the first byte of a new image: drawn uniformly; --data DIR measures its "
@@ -194,8 +194,8 @@ std::string Dumped(const nlohmann::ordered_json& record) {
   return record.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-// Reports on the import of a language model whose file has its sizes. `from`: fields of the JSON
-// record.
+// Reports the import of a language model that describes itself: a folder, or an RWKV file. `from`:
+// additional fields of the JSON record.
 void PrintLanguageModel(const ImportArguments& options, const ModelSpec& spec, Precision precision,
                         const nlohmann::ordered_json& from) {
   if (options.json) {
@@ -214,7 +214,7 @@ void PrintLanguageModel(const ImportArguments& options, const ModelSpec& spec, P
             << PrecisionName(precision) << "\n";
 }
 
-// Tensors of an RWKV model, from which only its context is unknown.
+// Imports an RWKV model. Its tensors determine everything but the context length.
 void RunRwkv(const ImportArguments& options, const Source& source) {
   int context = 4096;  // of the published models
   for (const CLI::Option* option : options.about_model) {
@@ -373,7 +373,7 @@ gated_deltaproduct, kda, hgrn or mamba2, also with some layers of softmax attent
 options; docs/from-flash-linear-attention.md says what is supported.
 
 A .pth file of RWKV-7 (x070), with tensors such as blocks.0.att.receptance.weight, needs no options
-either. The model reads and writes token numbers.
+either. It has no tokenizer: prompts and answers are token numbers.
 
 Otherwise FILE is written by torch.save(model.state_dict(), FILE) in fast-transformers, or is a
 .safetensors file with the same tensor names; no code in it is run. Sizes come from the tensors;
@@ -400,7 +400,7 @@ characters give --characters. docs/from-fast-transformers.md lists the names.)",
   AddOption(verb, "--key", options->key, "NAME",
             "Name of the state_dict to read, if the file has several");
   AddOption(verb, "--tokenizer", options->tokenizer, "FILE",
-            "tokenizer.json of a folder's model (default: the one in the folder)");
+            "tokenizer.json for the model of a folder (default: the one in the folder)");
   about(verb->add_option("--task", choices.task,
                          "Task of the model (default: inferred from the shapes)")
             ->type_name("NAME")
@@ -413,12 +413,11 @@ characters give --characters. docs/from-fast-transformers.md lists the names.)",
   AddAttentionOptions(verb, *options);
   about(verb->add_flag("--norm-first", choices.norm_first,
                        "Layer norms before attention and feed-forward (not in fast-transformers)"));
-  about(
-      verb->add_option(
-              "--characters", options->characters,
-              "UTF-8 text; its distinct characters, in order, are the vocabulary (after linnet's 3 "
-              "special tokens, if the model has them)")
-          ->type_name("FILE"));
+  about(verb->add_option("--characters", options->characters,
+                         "UTF-8 text; its distinct characters, in order of appearance, are the "
+                         "vocabulary (after linnet's 3 "
+                         "special tokens, if the model has them)")
+            ->type_name("FILE"));
   about(verb->add_option("--context", choices.context,
                          "Training length of a model without a position table, in tokens")
             ->type_name("N")
@@ -436,9 +435,10 @@ characters give --characters. docs/from-fast-transformers.md lists the names.)",
             ->type_name("N")
             ->check(CLI::IsMember({1, 3})));
   AddOption(verb, "--data", options->data, "DIR",
-            "Folder of a data set, whose training images give the distribution of the first byte");
+            "Folder of a data set; samples begin with a byte drawn from its training images' first "
+            "bytes");
   AddOption(verb, "--dataset", options->dataset, "NAME",
-            "Name of the data set (default: detected from its files)");
+            "Name of an image data set (default: detected from its files)");
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });
 }

@@ -197,10 +197,12 @@ void Run(const InfoArguments& options) {
 void AddInfo(CLI::App& app) {
   CLI::App* verb = AddVerb(app, "info", "Show a model's architecture, sizes and training", "",
                            "  linnet info models/digits.safetensors\n"
-                           "  linnet info models/digits.safetensors --json\n");
+                           "  linnet info models/digits.safetensors --json\n"
+                           "  linnet info --mixers\n");
   auto options = std::make_shared<InfoArguments>();
   AddModelArgument(verb, options->model)->required(false);
-  verb->add_flag("--mixers", options->mixers, "Print the table of all mixers, in Markdown");
+  verb->add_flag("--mixers", options->mixers,
+                 "Print the table of all mixers, in Markdown, instead of a model's data");
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });
 }

@@ -78,7 +78,7 @@ CLI::Option* AddEnumOption(CLI::App* verb, const std::string& flag, Enum& value,
 // A spec for --json. A tokenizer, which may have megabytes, is replaced by its size.
 nlohmann::ordered_json SpecJson(const ModelSpec& spec);
 
-// Opens the model and checks that it is of that task; `verb` appears in the error message.
+// Opens a model. Throws an InputError that names `verb` if the model is of another task.
 std::shared_ptr<const Model> OpenModel(const std::string& path, const Task& task,
                                        const std::string& verb, const ModelOptions& options = {});
 
@@ -92,7 +92,7 @@ std::string DescribeAttention(const ModelSpec& spec);
 // Prints one JSON value on stdout.
 void PrintJson(const nlohmann::ordered_json& value);
 
-// Adds to a record the conditions of the measurement: the model file, threads, precision.
+// Adds the conditions of a measurement to a record: file, threads, instruction set, precision.
 void AddIdentity(nlohmann::ordered_json& record, const std::string& file, const Model& model,
                  int threads);
 

@@ -87,7 +87,7 @@ class PartFile {
   }
 
  private:
-  // Whether the opened file is the one at the path; if not, it must be reopened.
+  // Opens and locks the file. Returns false if the path names another file by now: open it again.
   bool Open() {
     file_.fd = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (file_.fd < 0) {
@@ -170,8 +170,8 @@ enum class Ending { kRight, kStopped, kFailed };
 struct Attempt {
   Ending ending;
   std::string reason;  // of a failure
-  // The partial file from before the attempt may be the cause: only a second failure without it
-  // shows that the server is at fault.
+  // The bytes from before this attempt may have caused the failure: the server is at fault only if
+  // a request of the whole file fails too.
   bool part_in_doubt = false;
 };
 
@@ -197,7 +197,7 @@ Attempt Request(const RemoteFile& file, const std::string& url, PartFile& part,
   return {Ending::kFailed, "sends a different file (its SHA-256 does not match)", true};
 }
 
-// Requests the file, and once more from its beginning if the partial file may be at fault.
+// Requests the rest of the file, then the whole file if the partial file may have caused a failure.
 Attempt TryMirror(const RemoteFile& file, const std::string& url, PartFile& part,
                   const DownloadOptions& options, const DownloadHooks& hooks) {
   const bool continued = part.size() > 0;

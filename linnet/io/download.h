@@ -5,9 +5,9 @@
 //   Download(file, "data", {.mirrors = {"https://host/folder/"}}, {});     // data/a.gz
 //
 // A file grows as NAME.part and is renamed once its checksum is right. After an interruption the
-// download resumes if the server supports ranges. A file is accepted for its size and checksum
-// alone, whatever the server claims. A file without a known checksum is accepted once the transfer
-// is complete; check its contents.
+// download resumes if the server supports ranges. Only size and checksum decide whether a file is
+// accepted, whatever the server claims. A file without a known checksum is accepted once the
+// transfer is complete; the caller must check its contents.
 #ifndef LINNET_IO_DOWNLOAD_H_
 #define LINNET_IO_DOWNLOAD_H_
 
@@ -33,7 +33,7 @@ struct DownloadOptions {
 
 struct DownloadHooks {
   std::function<bool()> stop = nullptr;  // polled often; true: keep the partial file and return
-  // In bytes; total is 0 if neither the table nor the server knows it.
+  // In bytes; total is 0 if neither RemoteFile::size nor the server gives it.
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;
   std::function<void(const std::string& line)> failed = nullptr;  // failed mirror: URL and reason
 };
@@ -41,12 +41,12 @@ struct DownloadHooks {
 enum class DownloadOutcome {
   kDownloaded,
   kPresent,  // the file already existed
-  kStopped,  // PartPath() keeps the partial file
+  kStopped,  // the partial file stays at PartPath()
 };
 
 // Ensures that `folder` contains the file, creating the folder if needed. Throws InputError if the
 // folder is not writable, a different file of that name exists, or another process is downloading
-// the file; RuntimeError if no mirror has it or the disk is full.
+// the file; RuntimeError if no mirror delivers the file or the disk is full.
 DownloadOutcome Download(const RemoteFile& file, const std::string& folder,
                          const DownloadOptions& options, const DownloadHooks& hooks);
 

@@ -35,7 +35,7 @@ struct Request {
   bool range = false;  // whether a range was requested
 };
 
-// Bytes to send before closing the connection; with `stall` it stays open instead.
+// Bytes to send before closing the connection; with `stall` the connection stays open.
 struct Reply {
   std::string bytes;
   bool stall = false;

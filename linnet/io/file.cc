@@ -29,8 +29,8 @@ struct Descriptor {
   int fd;
 };
 
-// Opens for reading; `info` receives the fstat result. With O_NONBLOCK a pipe does not wait for a
-// writer.
+// Opens for reading; `info` receives the fstat result. With O_NONBLOCK, opening a pipe does not
+// wait for a writer.
 int OpenForReading(const std::string& path, struct stat& info, int flags = 0) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
   if (fd < 0) {
@@ -44,8 +44,8 @@ int OpenForReading(const std::string& path, struct stat& info, int flags = 0) {
   return fd;
 }
 
-// The temporary files for RemoveTemporaryFiles(), in static memory since a signal may arrive at any
-// moment. If the table is full, a file is not removed on a signal.
+// The paths that RemoveTemporaryFiles() removes, in static memory because a signal handler reads
+// them. If the table is full, further files are not removed on a signal.
 struct TemporarySlot {
   enum : int { kFree, kTaken, kFilled };
   std::atomic<int> state = kFree;

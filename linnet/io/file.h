@@ -51,8 +51,8 @@ std::string ReadRegularFile(const std::string& path, size_t max_bytes);
 //   file.Commit();
 class AtomicFile {
  public:
-  // Throws InputError if the folder is missing or unwritable, or the target is not a regular file;
-  // RuntimeError if the disk is full.
+  // Throws InputError if the folder is missing or unwritable, or if the target exists and is
+  // write-protected or not a regular file; RuntimeError if the disk is full or fails.
   explicit AtomicFile(const std::string& path);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -78,12 +78,12 @@ class AtomicFile {
 // Creates a folder and the folders above it. Throws InputError.
 void MakeFolder(const std::string& path);
 
-// Throws InputError if no file could be written into the folder, which need not exist yet. For the
-// time before long work.
+// Checks, before long work, that files can be written into the folder, which need not exist yet.
+// Throws InputError if not, RuntimeError if the disk is full.
 void CheckWritableFolder(const std::string& path);
 
-// Removes the temporary files of this process's open AtomicFiles, which then cannot be committed.
-// For the handler of a signal that ends the process; async-signal-safe.
+// Removes the temporary files of up to 8 open AtomicFiles of this process, which then cannot be
+// committed. For the handler of a signal that ends the process; async-signal-safe.
 void RemoveTemporaryFiles() noexcept;
 
 // AtomicFile in one call.

@@ -11,8 +11,9 @@
 
 namespace linnet {
 
-// The file's contents, decompressed if it begins like a gzip file (whatever its name). Throws
-// InputError if it is unreadable, truncated, corrupt, or holds more than max_bytes.
+// Reads a file and decompresses it if it begins like a gzip file, whatever its name. Throws
+// InputError if the file is unreadable, truncated or corrupt, or if the result would be larger than
+// max_bytes.
 std::vector<uint8_t> ReadGzipOrPlain(const std::string& path, size_t max_bytes);
 
 }  // namespace linnet

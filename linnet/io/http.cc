@@ -72,7 +72,7 @@ struct Transfer {
   static size_t OnHeader(char* data, size_t, size_t size, void* self) {
     auto& transfer = *static_cast<Transfer*>(self);
     const std::string_view header(data, size);
-    if (header.starts_with("HTTP/")) transfer.range_begin = -1;  // not a redirect's range
+    if (header.starts_with("HTTP/")) transfer.range_begin = -1;  // forgets a redirect's range
     if (const int64_t first = RangeBegin(header); first >= 0) transfer.range_begin = first;
     return size;
   }
@@ -137,7 +137,8 @@ HttpResult HttpGet(const HttpRequest& request, HttpSink& sink) {
   if (transfer.thrown) std::rethrow_exception(transfer.thrown);
   if (transfer.ended_by_sink || !result.error.empty()) return result;
   if (code == CURLE_OK) {
-    result.complete = true;
+    // Of a response without a body, status and range have not been checked yet.
+    result.complete = transfer.begun || transfer.Begin();
     return result;
   }
   long status = 0;

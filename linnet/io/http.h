@@ -27,8 +27,8 @@ class HttpSink {
  public:
   virtual ~HttpSink() = default;
   // Called once before the first byte. The server sends the file from byte `from` on: the requested
-  // offset, or 0 if it does not support ranges. `length` is the number of bytes, or -1 if unknown.
-  // False ends the transfer.
+  // offset, or 0 if the server does not support ranges. `length` is the number of bytes that
+  // follow, or -1 if unknown. Returning false ends the transfer.
   virtual bool Begin(uint64_t from, int64_t length) = 0;
   // False ends the transfer.
   virtual bool Write(std::span<const std::byte> bytes) = 0;
@@ -39,7 +39,7 @@ class HttpSink {
 struct HttpResult {
   bool complete = false;       // all bytes announced by the server have arrived
   bool range_refused = false;  // the server refused this offset; the whole file may work
-  std::string error;           // reason of the failure, in one line; "" if the sink ended it
+  std::string error;           // a failure's reason, in one line; "" if the sink ended the transfer
 };
 
 HttpResult HttpGet(const HttpRequest& request, HttpSink& sink);

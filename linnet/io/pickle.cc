@@ -20,7 +20,7 @@ constexpr size_t kMinTensorBytes = 32;
 constexpr size_t kMaxGlobalName = 256;
 constexpr int kMinProtocol = 2, kMaxProtocol = 5;
 
-// The format's instructions, for messages: those that Step() executes and those that it refuses.
+// The format's instructions that Step() refuses, with their names for messages.
 struct Instruction {
   uint8_t code;
   const char* name;
@@ -194,7 +194,7 @@ class Pickle::Machine {
     }
   }
 
-  // ---- The stack. Marks delimit the elements of a tuple or a dict.
+  // ---- The stack. Marks delimit the elements of a tuple, list or dict.
 
   void Push(PickleRef value) { stack_.push_back(value); }
   void PushNew(Value value) {
@@ -359,7 +359,7 @@ class Pickle::Machine {
 
   void CheckExtent(const PickledTensor& tensor) const {
     const auto wrong = [&] { return Malformed("has a tensor that leaves its storage"); };
-    int64_t numel = 1, last = tensor.offset;  // the largest index
+    int64_t numel = 1, last = tensor.offset;  // last: the largest index in the storage
     bool empty = false;
     for (size_t i = 0; i < tensor.shape.size(); ++i) {
       if (tensor.shape[i] < 0 || tensor.stride[i] < 0) throw wrong();
@@ -401,7 +401,7 @@ class Pickle::Machine {
     dict.insert(dict.end(), items.begin(), items.end());
   }
 
-  // Runs an instruction and its arguments.
+  // Executes the instruction `code`, whose arguments follow in the text.
   void Step(uint8_t code) {
     if (PushScalar(code) || BuildContainer(code) || UseMemo(code) || UseClass(code)) return;
     switch (code) {
@@ -538,7 +538,7 @@ class Pickle::Machine {
     return true;
   }
 
-  // Names from modules, calls of them, and storages, as far as a state_dict needs them.
+  // The classes and functions that a state_dict needs, calls of them, and storages.
   bool UseClass(uint8_t code) {
     switch (code) {
       case 'c': {  // GLOBAL
@@ -557,7 +557,7 @@ class Pickle::Machine {
       case 'Q':  // BINPERSID
         PushStorage();
         break;
-      case 'b':  // BUILD: attributes, such as a state_dict's _metadata, which hold no tensors
+      case 'b':  // BUILD: ignores a dict's attributes (a state_dict's _metadata): no tensors there
         Pop();
         if (Get(Top()).kind != Kind::kDict) {
           throw Bad("its pickle sets attributes of an object", kSaveAgain);

@@ -1,12 +1,13 @@
-// Reads as plain data the subset of Python's pickle format that torch.save uses for a state_dict.
+// Reads the subset of Python's pickle format that torch.save uses for a state_dict, as plain data.
 // Never executes Python code: it knows only the classes and functions that build a state_dict's
 // tensors and dicts, and refuses a pickle that names any other.
 //
 //   Pickle pickle(text, "model.pth");
 //   if (const std::vector<PickleRef>* list = pickle.DictOf(pickle.root())) ...  // key, value, ...
 //
-// A text is limited to 4 MiB and takes at most about 100 bytes of memory per byte. There is no
-// recursion: values refer to each other by number, and a hostile text may make them circular.
+// A pickle is limited to 4 MiB, and each of its bytes takes at most about 100 bytes of memory.
+// Values refer to each other by number, so reading needs no recursion. The references in a hostile
+// pickle may be circular.
 #ifndef LINNET_IO_PICKLE_H_
 #define LINNET_IO_PICKLE_H_
 
@@ -28,7 +29,7 @@ struct PickledStorage {
   int64_t numel = 0;
 };
 
-// A view of a storage. Validated: all indices of this shape and these strides are within it.
+// A view of a storage. Validated: every element of the view lies within the storage.
 struct PickledTensor {
   uint32_t storage = 0;  // index in Pickle::storages()
   int64_t offset = 0;    // in elements, like the strides
@@ -37,7 +38,8 @@ struct PickledTensor {
 
 class Pickle {
  public:
-  // Reads `text`, which must outlive the Pickle. Throws InputError, beginning with `where`.
+  // Reads `text`, which must outlive the Pickle. Throws InputError, with a message that begins with
+  // `where`, if `text` is malformed, too large or outside of the subset.
   Pickle(std::string_view text, const std::string& where);
 
   PickleRef root() const { return root_; }

@@ -13,7 +13,7 @@
 namespace linnet {
 namespace {
 
-// Far above any contact sheet, far below a harmful size.
+// The limit of an image's size: far above any contact sheet, far below a harmful allocation.
 constexpr uint64_t kMaxImageBytes = uint64_t{1} << 28;
 
 // The bytes of an image of positive dimensions, or 0 if more than kMaxImageBytes.
@@ -22,7 +22,7 @@ uint64_t ImageBytes(uint64_t width, uint64_t height, uint64_t channels) {
   return width * height * channels;
 }
 
-// Frees libpng's memory for an image on every way out.
+// Frees libpng's memory for an image on every exit path.
 struct PngImage {
   PngImage() {
     std::memset(&image, 0, sizeof(image));

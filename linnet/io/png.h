@@ -19,26 +19,28 @@ struct Image {
   std::vector<uint8_t> pixels;  // [height, width, channels], top row first
 };
 
-// The bytes of a PNG file. Throws InputError, beginning with `name`, if the image is empty or its
-// fields disagree.
+// The bytes of a PNG file. Throws InputError, with a message that begins with `name`, if the image
+// is empty or its fields disagree.
 std::string EncodePng(const Image& image, const std::string& name);
 
 // EncodePng() into a file, which is replaced atomically (see AtomicFile, also for its errors).
 void WritePng(const std::string& path, const Image& image);
 
 // Reads any PNG: gray and RGB unchanged, others converted (16 bits to 8, palettes to RGB,
-// transparency blended over black). Throws InputError if it is not a PNG, corrupt or huge.
+// transparency blended over black). Throws InputError if the file is missing, not a PNG or corrupt,
+// or if its pixels take more than 256 MiB.
 Image ReadPng(const std::string& path);
 
 // Arranges equally sized images in rows of `columns`, each pixel drawn as scale x scale, with `gap`
-// pixels of `background` around and between them. Throws InputError if the images differ in size or
-// channels, or if the grid is too large for a PNG.
+// pixels of `background` around and between them. Throws InputError if there are no images, if they
+// differ in size or channels, if a number is out of range, or if the grid takes more than 256 MiB.
 Image Grid(std::span<const Image> images, int columns, int scale, int gap, uint8_t background);
 
-// The images of a grid at scale 1, row by row.
+// Cuts a grid of scale 1 into its images, row by row; includes empty cells of the last row.
 std::vector<Image> CutGrid(const Image& grid, int image_width, int image_height, int gap);
 
-// The size of such a grid, in images and in pixels, without the images. Throws like Grid().
+// The size of the grid that Grid() would make: across and down in images, width and height in
+// pixels. Throws like Grid().
 struct GridSize {
   size_t across = 0, down = 0, width = 0, height = 0;
 };

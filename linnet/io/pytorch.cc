@@ -44,8 +44,8 @@ uint64_t LittleEndian(std::span<const std::byte> bytes, size_t at, size_t size) 
   return value;
 }
 
-// Whether the archive's end record claims more entries than the file has room for: libzip would
-// allocate them all. Checks every place that libzip may take for the end record.
+// Whether a zip64 end record claims more entries than the file has room for: libzip would allocate
+// memory for all of them. Checks every place where libzip may find that record.
 bool PromisesTooMuch(std::span<const std::byte> bytes) {
   constexpr size_t kEnd = 22, kComment = 65535, kLocator = 20, kEnd64 = 56, kEntry = 46;
   const size_t size = bytes.size();
@@ -54,7 +54,7 @@ bool PromisesTooMuch(std::span<const std::byte> bytes) {
   for (size_t at = first; at + kLocator <= size; ++at) {
     if (std::memcmp(bytes.data() + at, "PK\6\7", 4) != 0) continue;
     const uint64_t end64 = LittleEndian(bytes, at + 8, 8);
-    if (end64 > size - kEnd64) continue;  // libzip refuses it there
+    if (end64 > size - kEnd64) continue;  // libzip refuses such a record
     if (LittleEndian(bytes, end64 + 32, 8) > size / kEntry) return true;
   }
   return false;
@@ -87,8 +87,8 @@ class ZipReader {
 
   bool Has(const std::string& name) const { return Locate(name) >= 0; }
 
-  // Reads a whole record. The records read are together no larger than the file: no two may share
-  // data.
+  // Reads a whole record. Throws InputError if all records read so far are together larger than the
+  // file: then some share their data, and a small file could take a lot of memory.
   AlignedBuffer<std::byte> Read(const std::string& name) {
     const zip_int64_t index = Locate(name);
     if (index < 0) {
@@ -159,7 +159,7 @@ InputError NoZip(std::span<const std::byte> bytes, const std::string& path) {
                     Bytes(bytes.size()));
 }
 
-// Whether the tensor is row-major without holes: then its data is a piece of the storage.
+// Whether the tensor is row-major without holes, so that its data is one piece of the storage.
 bool IsContiguous(const PickledTensor& tensor) {
   int64_t expected = 1;
   for (size_t i = tensor.shape.size(); i-- > 0;) {
@@ -205,8 +205,8 @@ struct Candidate {
 
 struct Search {
   std::vector<Candidate> dicts;
-  std::vector<size_t> found;  // dicts whose values are all tensors
-  std::string beside;         // a dict with tensors and other values, for messages
+  std::vector<size_t> found;  // indices of the dicts whose values are all tensors
+  std::string beside;         // name of a dict with tensors and other values, for messages
 
   // The path of keys joined by dots; "" at the top.
   std::string KeyOf(size_t index) const {
@@ -215,7 +215,8 @@ struct Search {
     const std::string above = KeyOf(candidate.parent);
     return StrCat(above, candidate.depth > 1 ? "." : "", candidate.name);
   }
-  // Whether `dict` is the dict at `index` or holds it: a hostile file may have circular dicts.
+  // Whether `dict` is the dict at `index` or one that encloses it. A hostile file may have circular
+  // dicts.
   bool IsAbove(PickleRef dict, size_t index) const {
     while (dicts[index].dict != dict && dicts[index].depth > 0) index = dicts[index].parent;
     return dicts[index].dict == dict;
@@ -227,8 +228,8 @@ struct Search {
   }
 };
 
-// The entries of a dict: the number of its tensors under strings, and the dicts in it with their
-// names.
+// The entries of a dict whose keys are strings: the number of tensors, and the dicts with their
+// keys (of at most kMaxKey bytes).
 struct Entries {
   size_t tensors = 0;
   std::vector<std::pair<std::string_view, PickleRef>> dicts;
@@ -249,7 +250,7 @@ Entries EntriesOf(const Pickle& pickle, PickleRef dict) {
   return result;
 }
 
-// A dict that the file has under several names is found under each.
+// If the file has one dict under several names, the search finds it under each of them.
 Search FindStateDicts(const Pickle& pickle, const std::string& path) {
   Search search;
   std::map<PickleRef, Entries> known;  // a large dict may have many names
@@ -333,16 +334,16 @@ void CheckKind(ZipReader& zip, const std::string& path) {
   }
 }
 
-// The row-major data of pickled tensors: parts of the archive's records, or copies. Both are
-// appended to `data`, each once.
+// The row-major data of pickled tensors: parts of the archive's records, or copies. Each record and
+// each copy is appended to `data` once.
 class TensorData {
  public:
   TensorData(const Pickle& pickle, ZipReader& zip, const std::string& path, uint64_t file_bytes,
              std::vector<AlignedBuffer<std::byte>>& data)
       : pickle_(pickle), zip_(zip), path_(path), room_(4 * file_bytes), data_(data) {}
 
-  // The data of the pickle's tensor `number`. Throws InputError, naming `name`, if its record has
-  // the wrong size, or its copy would be too large.
+  // The data of the pickle's tensor `number`. Throws InputError, naming `name`, if the tensor's
+  // record has the wrong size or its copy would be too large.
   std::span<const std::byte> Of(uint32_t number, const std::string& name) {
     const PickledTensor& tensor = pickle_.tensors()[number];
     const PickledStorage& storage = pickle_.storages()[tensor.storage];
@@ -382,8 +383,8 @@ class TensorData {
   const Pickle& pickle_;
   ZipReader& zip_;
   const std::string& path_;
-  // Bytes left for copies, at first four times the file's size: zero strides make a tensor of any
-  // size from one element, and views that were saved on purpose need less.
+  // Bytes left for copies; initially four times the file's size, more than a genuine file's views
+  // need. With zero strides a hostile file could make a tensor of any size from one element.
   uint64_t room_;
   std::vector<AlignedBuffer<std::byte>>& data_;
   std::map<std::string, size_t, std::less<>> records_;  // key of a storage -> index in data_

@@ -30,9 +30,10 @@ class PyTorchFile {
  public:
   // Reads the state_dict: the only dict of the file whose keys are all strings and whose values are
   // all tensors, at the top or within other dicts ({"model_state": {...}, "epoch": 3}). If there
-  // are several, `key` selects one: its keys from the outside in, joined by dots. Throws
-  // InputError, naming the path, if the file is missing, damaged, in another format, or holds
-  // objects of classes that a state_dict does not need.
+  // are several, `key` selects one by the keys that lead to it, from the outside in, joined by
+  // dots. Throws InputError, naming the path, if the file is missing, damaged or in another format,
+  // has no such dict (or several without a `key`), or holds objects of classes that a state_dict
+  // does not need.
   static PyTorchFile Open(const std::string& path, const std::string& key = "");
   // Reads bytes, which need not outlive the call; `label` replaces the path in messages.
   static PyTorchFile FromMemory(std::span<const std::byte> bytes, std::string label,
@@ -64,7 +65,8 @@ class PyTorchFile {
 
 class PyTorchWriter {
  public:
-  // Borrows `data`, numel(shape) elements, until Write(). Throws InputError for a repeated name.
+  // Borrows `data` (numel(shape) elements) until Write(). Throws InputError for a repeated name or
+  // an invalid shape.
   void Add(const std::string& name, DType dtype, std::span<const int64_t> shape, const void* data);
   void Add(const std::string& name, DType dtype, std::initializer_list<int64_t> shape,
            const void* data) {

@@ -79,7 +79,8 @@ std::string Dict(const Files& entries) {
 }
 std::string Protocol2(const std::string& value) { return "\x80\x02" + value + "."; }
 
-// An archive with this value and two storages: "0" with six floats 1 .. 6, "1" with two int64.
+// An archive with the pickled `value` and two storages: "0" with the floats 1 .. 6, "1" with two
+// int64.
 std::string Archive(const std::string& value, const Files& more = {}) {
   const float x[6] = {1, 2, 3, 4, 5, 6};
   const int64_t y[2] = {-1, int64_t{1} << 40};
@@ -291,7 +292,7 @@ TEST(PyTorch, FindsTheStateDict) {
               HasSubstr("holds a dict without"));
 }
 
-// Python writes an object that is there twice once: the second name refers to the first.
+// Python writes an object that occurs twice only once; the second name refers to the first one.
 TEST(PyTorch, FindsASharedStateDictUnderEachName) {
   const auto keep = [](const std::string& value, uint64_t n) { return value + "q" + Number(n, 1); };
   const auto again = [](uint64_t n) { return "h" + Number(n, 1); };
@@ -302,7 +303,7 @@ TEST(PyTorch, FindsASharedStateDictUnderEachName) {
     EXPECT_EQ(file.key(), key);
     EXPECT_EQ(file.tensors().at(0).name, "x");
   }
-  EXPECT_EQ(Load(one).key(), "model");  // the only one
+  EXPECT_EQ(Load(one).key(), "model");  // the only state_dict
   EXPECT_THAT(LoadError(one, "average"), HasSubstr("it has 'model', 'ema'"));
   const std::string three =
       Archive(Dict({{"model", keep(sd, 0)}, {"best", other}, {"ema", again(0)}}));
@@ -319,7 +320,7 @@ TEST(PyTorch, FindsASharedStateDictUnderEachName) {
   EXPECT_THAT(shared.Get("y").f32(), ElementsAre(1, 2, 3, 4, 5, 6));
 }
 
-// The search is bounded where dicts hold each other many times.
+// The search is bounded even if dicts contain each other many times.
 TEST(PyTorch, SearchInSharedDictsIsBounded) {
   const std::string again = "h" + Number(0, 1);
   Files names, circle;
@@ -460,7 +461,7 @@ TEST(PyTorch, SurvivesDamageToTheArchive) {
   EXPECT_GT(refused, 1000u);
 }
 
-// With a correct checksum, tries every value of every byte of the pickle.
+// Tries every value of every byte of the pickle, in archives with correct checksums.
 TEST(PyTorch, SurvivesDamageToThePickle) {
   const std::string value =
       Dict({{"a", Dict({{"x", Rebuild(kSix, 0, {3, 2}, {1, 3})}}) + "q" + Number(0, 1)},

@@ -311,8 +311,8 @@ void SafetensorsWriter::Write(const std::string& label,
     return DTypeSize(a->dtype) > DTypeSize(b->dtype);
   });
 
-  // In the order of the data, as other writers do. Not an ordered_json, which is slow for many
-  // names.
+  // The header lists tensors in the order of their data, as other writers do. It is built as text,
+  // because an ordered_json is slow for many names.
   std::string text;
   const auto append = [&](const std::string& name, const json& value) {
     text += (text.empty() ? "{" : ",") + json(name).dump() + ":" + value.dump();

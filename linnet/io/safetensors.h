@@ -94,7 +94,8 @@ class SafetensorsWriter {
  public:
   void SetMetadata(const std::string& key, const std::string& value);
 
-  // Borrows `data`, numel(shape) elements, until Write(). Throws InputError for a repeated name.
+  // Borrows `data` (numel(shape) elements) until Write(). Throws InputError for a repeated name or
+  // an invalid shape.
   void Add(const std::string& name, DType dtype, std::span<const int64_t> shape, const void* data);
   void Add(const std::string& name, DType dtype, std::initializer_list<int64_t> shape,
            const void* data) {

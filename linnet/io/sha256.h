@@ -2,7 +2,7 @@
 //
 //   Sha256 hash;
 //   hash.Update(bytes);
-//   hash.Hex();              // "e3b0c442...", of everything so far; more may follow
+//   hash.Hex();              // "e3b0c442...", of all bytes so far; Update() may be called again
 #ifndef LINNET_IO_SHA256_H_
 #define LINNET_IO_SHA256_H_
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
+#include <string_view>
 
 #include "linnet/error.h"
 #include "linnet/io/file.h"
@@ -35,6 +36,10 @@ uint64_t Checksum(std::span<const uint8_t> header) {
   return all - std::accumulate(own.begin(), own.end(), uint64_t{0}) + 8 * ' ';
 }
 
+bool Contains(std::span<const uint8_t> content, std::string_view text) {
+  return !std::ranges::search(content, text).empty();
+}
+
 }  // namespace
 
 std::vector<TarFile> ReadTar(std::span<const uint8_t> archive, const std::string& label) {
@@ -61,7 +66,13 @@ std::vector<TarFile> ReadTar(std::span<const uint8_t> archive, const std::string
     if (size > archive.size() - at) {
       throw InputError(label, ": truncated within ", name, "; copy or download it again");
     }
-    if (header[156] == '0' || header[156] == 0) files.push_back({name, archive.subspan(at, size)});
+    const std::span<const uint8_t> content = archive.subspan(at, size);
+    if (header[156] == 'L' || (header[156] == 'x' && Contains(content, " path="))) {
+      throw InputError(label,
+                       ": has names of more than 255 bytes, which linnet does not read; "
+                       "unpack it with tar");
+    }
+    if (header[156] == '0' || header[156] == 0) files.push_back({name, content});
     const uint64_t padded = (size + kBlock - 1) / kBlock * kBlock;
     at += std::min<uint64_t>(padded, archive.size() - at);
   }

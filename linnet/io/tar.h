@@ -20,14 +20,14 @@ struct TarFile {
 };
 
 // The regular files of an archive (POSIX ustar, or GNU tar with names of up to 100 bytes), in
-// archive order; folders, links and attributes are skipped. Throws InputError, beginning with
-// `label`, if it is not an archive, corrupt or truncated.
+// archive order; folders, links and attributes are skipped. Throws InputError, with a message that
+// begins with `label`, if the bytes are not a tar archive or the archive is corrupt or truncated.
 std::vector<TarFile> ReadTar(std::span<const uint8_t> archive, const std::string& label);
 
-// Writes the files of the archive's folder `root` ("an4/") to `folder`, without `root`, and returns
-// their number; creates folders. Existing files with the same contents stay as they are, others are
-// replaced. Throws InputError if the archive is invalid, has no file there, or names one outside of
-// `folder`; then nothing is written.
+// Extracts the files under `root` ("an4/") to `folder`, without that prefix, and returns their
+// number; creates folders. Existing files with the same contents stay as they are, others are
+// replaced. Throws InputError, and writes nothing, if the archive is invalid or has no file under
+// `root`, or if a file name is unsafe (absolute, with "..", or ending in "/").
 size_t UnpackTar(std::span<const uint8_t> archive, const std::string& label,
                  const std::string& root, const std::string& folder);
 

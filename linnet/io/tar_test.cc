@@ -42,12 +42,17 @@ TEST(Tar, RefusesBadArchives) {
   EXPECT_THAT(refusal(good.substr(0, 900)), HasSubstr("truncated within one"));
   EXPECT_THAT(refusal(good.substr(0, 1536)), HasSubstr("end is missing"));
   std::string flipped = good;
-  flipped[1536] = 1;  // in the zeros of the end
+  flipped[1536] = 1;  // in the zeros at the end
   EXPECT_THAT(refusal(flipped), HasSubstr("checksum"));
   std::string huge = good;
   huge.replace(124, 11, "77777777777");
   EXPECT_THAT(refusal(huge), HasSubstr("not a tar archive"));  // its checksum is now wrong
-  // Truncated archives and flipped bits may only throw.
+  EXPECT_THAT(refusal(TestTar({{"././@LongLink", "name", 'L'}, {"name", "x", '0'}})),
+              HasSubstr("names of more than 255 bytes"));
+  EXPECT_THAT(refusal(TestTar({{"PaxHeaders/name", "13 path=name\n", 'x'}, {"name", "x", '0'}})),
+              HasSubstr("names of more than 255 bytes"));
+  EXPECT_EQ(refusal(TestTar({{"PaxHeaders/name", "9 mtime=1\n", 'x'}, {"name", "x", '0'}})), "");
+  // Truncated archives and flipped bits may throw, but must not crash.
   for (size_t size = 0; size < good.size(); size += 37) refusal(good.substr(0, size));
   for (size_t at = 0; at < 600; ++at) {
     std::string odd = good;

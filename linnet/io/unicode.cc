@@ -56,7 +56,7 @@ void Regex::ForMatches(std::string_view text, FunctionRef<void(size_t, size_t)> 
     const size_t* ends = pcre2_get_ovector_pointer(match.get());
     if (ends[0] < ends[1] && ends[0] >= at) body(ends[0], ends[1]);
     at = std::max(at, ends[1]);
-    if (ends[0] >= ends[1]) {  // empty: go on behind the next character
+    if (ends[0] >= ends[1]) {  // empty match: continue after the next character
       do ++at;
       while (at < text.size() && (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80);
     }

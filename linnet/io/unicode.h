@@ -4,7 +4,8 @@
 //   words.ForMatches(text, [&](size_t begin, size_t end) { ... });
 //   std::string composed = ToNfc("e\u0301");    // "é"
 //
-// Patterns may come from files: what takes too long throws.
+// Patterns may come from untrusted files, so a match that takes too long throws. In a build without
+// PCRE2 and utf8proc (LINNET_PLAIN), all functions throw InputError.
 #ifndef LINNET_IO_UNICODE_H_
 #define LINNET_IO_UNICODE_H_
 
@@ -20,7 +21,8 @@ namespace linnet {
 // A pattern in the syntax of PCRE2, with Unicode's classes: \p{L}, \s, \w.
 class Regex {
  public:
-  // Throws InputError, beginning with `where`, on an invalid pattern.
+  // Throws InputError, with a message that begins with `where`, if the pattern is invalid or longer
+  // than 4096 bytes.
   Regex(const std::string& pattern, const std::string& where);
 
   // Calls body(begin, end) for each match that is not empty, in order. Matches do not overlap.
@@ -32,7 +34,7 @@ class Regex {
   std::string where_;
 };
 
-// `text` must be valid UTF-8.
+// The normal form C of `text`, which must be valid UTF-8.
 std::string ToNfc(std::string_view text);
 
 }  // namespace linnet

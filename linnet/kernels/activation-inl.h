@@ -91,7 +91,7 @@ void SquaredReluBody(size_t n, float* x) {
   });
 }
 
-// x / (1 + exp(-x)), with exp(-|x|), which cannot overflow.
+// x / (1 + exp(-x)), computed from exp(-|x|), which cannot overflow.
 HWY_INLINE Vec Silu(Vec x) {
   const F32 d;
   const Vec one = hn::Set(d, 1.0f), small = hn::Exp(d, hn::Neg(hn::Abs(x)));

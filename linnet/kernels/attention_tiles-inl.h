@@ -1,8 +1,9 @@
 // Building blocks of the attention kernels that work on blocks of queries and keys
 // (softmax_attention-inl.h, lsh_attention-inl.h). A tile of kRows x 2 vectors of sums stays in
-// registers over the whole summed dimension. Each step adds to each row one number of `a`,
-// broadcast over the lanes, times two vectors of `b` from a panel. A panel's rows are kTileWidth
-// wide and contiguous; in a transposed panel, row k holds dimension k of kTileWidth adjacent keys.
+// registers over the whole summed dimension. Each step adds to every row of the tile the product of
+// one element of `a`, broadcast over the lanes, and two vectors of `b` from a panel. A panel's rows
+// are kTileWidth wide and contiguous; row k of a transposed panel holds dimension k of kTileWidth
+// adjacent keys.
 // Each kernel chooses its kRows.
 #if defined(LINNET_KERNELS_ATTENTION_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_ATTENTION_TILES_INL_H_
@@ -52,7 +53,7 @@ HWY_INLINE void Exp2(Vec (&x)[kCount]) {
   each([&](auto i) HWY_ATTR { shifted[i] = hn::Add(x[i], magic); });
   each([&](auto i) HWY_ATTR { x[i] = hn::Sub(x[i], hn::Sub(shifted[i], magic)); });
   // The minimax polynomial of degree 5 over [-1/2, 1/2] that is 1 at 0 (relative error 9.2e-8
-  // before its coefficients are rounded to float). Because it is 1, adding the exponent below gives
+  // before its coefficients are rounded to float). As it is 1 at 0, adding the exponent below gives
   // all zero bits for x = -127.
   each([&](auto i) HWY_ATTR { p[i] = hn::Set(d, 0x1.5bba28p-10f); });
   horner(0x1.3cea9p-7f);
@@ -119,7 +120,8 @@ HWY_INLINE void DotTile(size_t dim, const float* a, size_t a_panel, const float*
   });
 }
 
-// Calls body(first column, constant number of vectors) for each panel of a row of `columns` floats.
+// Calls body(first column, number of vectors) for each panel of a row of `columns` floats. The
+// number, 1 or 2, is a compile-time constant.
 template <class Body>
 HWY_INLINE void ForPanels(size_t columns, Body body) {
   for (size_t c = 0; c < columns; c += kTileWidth) {
@@ -159,7 +161,7 @@ struct AttentionRows {
 };
 
 // Takes consecutive pieces of a slot's scratch, each aligned to a cache line. With null scratch,
-// only counts.
+// Take() returns null and only counts the floats.
 class SlotPieces {
  public:
   explicit SlotPieces(float* scratch)

@@ -1,5 +1,5 @@
-// bfloat16, the upper 16 bits of a float. On processors with bf16 instructions, matrix products
-// take it at twice the speed of float or more.
+// bfloat16, the upper 16 bits of a float. On processors with bf16 instructions, matrix products of
+// bfloat16 are at least twice as fast as those of float.
 //
 //   std::vector<BFloat16> narrow(x.size());
 //   Narrow(x.size(), x.data(), narrow.data());

@@ -31,7 +31,7 @@ inline constexpr size_t kBlock = 32;
 // Location of one head of one sequence.
 struct Place {
   size_t n, h, first, length;
-  size_t valid;         // keys from this one on are masked out
+  size_t valid;         // keys at positions >= valid are masked out
   size_t states;        // index of the first state within `kept`
   size_t denominators;  // offset of the first denominator within `kept`, in floats
 
@@ -329,8 +329,8 @@ class HeadBackward {
     }
   }
 
-  // Starts from the state kept at the segment's start: first a forward sweep, then a reverse one
-  // while the segment's rows are in cache.
+  // The backward of segment s: a forward sweep from the state kept at the segment's start, then a
+  // reverse sweep while the segment's rows are in cache.
   HWY_INLINE void RunSegment(size_t s) {
     const size_t begin = s * segment_, end = std::min(begin + segment_, place_.length);
     const float* kept = args_.kept + (place_.states + s) * dp_ * (mp_ + 1);
@@ -478,7 +478,7 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
 
 // Turns the per-part sums into prefix sums: each part gets the state before it (if `backwards`, the
 // state after it, computed from last to first). The sum starts with a dense s [D, M] and z [D] if
-// given. states [parts + 1, state size]; the last one is room for the running sum.
+// given. states [parts + 1, state size]; the last row holds the running sum.
 void ChainStates(const CausalLinearShape& shape, const float* s, const float* z, size_t parts,
                  bool backwards, float* states) {
   const size_t dp = Padded(shape.dim), mp = Padded(shape.value_dim), size = dp * (mp + 1);

@@ -60,7 +60,7 @@ void ForParts(const CausalLinearShape& shape, size_t parts, Scratch scratch,
     });
   };
   deal([&](float* slot, size_t problem, size_t part) {
-    if (part == (backwards ? 0 : parts - 1)) return;  // no later part needs its sums
+    if (part == (backwards ? 0 : parts - 1)) return;  // no other part needs its sums
     sums(slot, problem / shape.heads, problem % shape.heads,
          Part(shape.length, part, parts, nullptr), state(problem, part));
   });
@@ -97,7 +97,7 @@ void Deal(const CausalLinearShape& shape, const Args& args, Scratch scratch,
 }  // namespace
 
 size_t CausalLinearScratch(const CausalLinearShape& shape) {
-  // Adds the states between parts. Packed sequences are never split.
+  // Split sequences also need the states between parts. Packed sequences are never split.
   const size_t parts = Parts(shape, /*packed=*/false);
   if (parts == 1) return SlotSize(shape);
   return SlotSize(shape) + shape.batch * shape.heads * (parts + 1) * Kept::StateSize(shape);

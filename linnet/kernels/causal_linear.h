@@ -22,7 +22,7 @@
 // causal_linear_ref.h.
 //
 // Packed sequences: with `offsets` [N+1], sequences of different lengths lie one after the other
-// without padding. Sequence n is rows offsets[n] .. offsets[n+1] of tensors [T, H, D], where
+// without padding. Sequence n is rows offsets[n] .. offsets[n+1] - 1 of tensors [T, H, D], where
 // T = offsets[N], offsets[0] = 0 and offsets never decrease. Batch strides are then not read, and
 // shape.length only affects the size of scratch and `kept`.
 //

@@ -25,8 +25,8 @@ Doubles Head(const float* x, const CausalLinearShape& shape, size_t width, size_
   return head;
 }
 
-// The largest difference relative to the largest value. Inputs are of size 1, so results far below
-// 1 come from cancellation and are held to an absolute tolerance.
+// The largest difference relative to the largest value. Inputs have a magnitude of about 1, so
+// results far below 1 come from cancellation and are held to an absolute tolerance.
 class Difference {
  public:
   void Add(const float* got, const Doubles& want) {
@@ -49,10 +49,10 @@ struct Problem {
   bool lengths;
 };
 
-// Forward and backward of one problem against the reference: from zero, and from a given state with
-// a gradient of the final state. Every tensor is misaligned by `offset` floats; a canary after each
-// output must survive. With kIdentity and `normalize`, features are made positive: otherwise a
-// denominator may vanish, and no tolerance holds.
+// Compares forward and backward of one problem with the reference: from a zero state, and from a
+// given state with a gradient of the final state. Every tensor is misaligned by `offset` floats; a
+// canary after each output must survive. With kIdentity and `normalize`, features are made
+// positive: otherwise a denominator may vanish, and no tolerance holds.
 void CheckProblem(const Problem& problem, size_t offset, ParallelFor parallel_for, size_t slots) {
   const CausalLinearShape& shape = problem.shape;
   const size_t tokens = shape.batch * shape.length * shape.heads;
@@ -269,8 +269,8 @@ TEST_P(CausalLinear, LongSequencesAreCutIntoSegments) {
   }
 }
 
-// bf16 in and out, fp32 in between: equals the fp32 kernel's result for the same numbers, rounded
-// once.
+// The bf16 kernel computes in fp32: its results are those of the fp32 kernel for the same numbers,
+// rounded once.
 TEST_P(CausalLinear, Bf16IsFp32RoundedAtTheEnds) {
   const auto narrow = [](const Floats& x) {
     std::vector<BFloat16> y(x.size());
@@ -329,7 +329,7 @@ TEST_P(CausalLinear, Bf16IsFp32RoundedAtTheEnds) {
         return std::array{out, grad_q, grad_k, grad_v};
       };
       const auto half = run(BFloat16{}, q, k, v, g, std::vector<BFloat16>{});
-      // Both backwards read the same, rounded out.
+      // Both backwards read the same `out`, rounded to bf16.
       const auto full = run(0.0f, widen(q), widen(k), widen(v), widen(g), widen(half[0]));
       for (size_t i = 0; i < half.size(); ++i) {
         EXPECT_EQ(widen(half[i]), widen(narrow(full[i]))) << i << " of length " << length;
@@ -339,7 +339,7 @@ TEST_P(CausalLinear, Bf16IsFp32RoundedAtTheEnds) {
 }
 
 // Verifies the reference's own gradients (equations 13-15) against finite differences of its
-// forward, with an initial state and a gradient of the final one.
+// forward, with an initial state and a gradient of the final state.
 TEST(CausalLinearRef, GradientsMatchFiniteDifferences) {
   const size_t length = 6, d = 3, m = 2, valid = 5;
   const auto doubles = [](const Floats& x) { return Doubles(x.begin(), x.end()); };

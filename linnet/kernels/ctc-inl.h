@@ -102,8 +102,8 @@ float CtcEmit(size_t labels, float blank, const float* emitted, const CtcRow& ro
 }
 
 // Writes the gradient of frame t from its states in the forward recursion, `way`, and in the
-// backward recursion, `back`. Overwrites `way`. The states' shares of the paths are scaled to a sum
-// of 1, which cancels accumulated rounding errors.
+// backward recursion, `back`. Overwrites `way`. Normalizes the states' posterior probabilities to a
+// sum of 1, which cancels accumulated rounding errors.
 void CtcGradient(const CtcArgs& args, size_t t, const CtcRow& way, const CtcRow& back) {
   const F32 d;
   const size_t labels = args.labels;

@@ -91,8 +91,8 @@ TEST_P(CtcTest, MatchesTheReference) {
   }
 }
 
-// Nearly uniform probabilities, as before any training: at most frames, the states on paths that
-// end at the last target have far less forward probability than states further along.
+// Nearly uniform probabilities, as in an untrained model. In most frames, the states with the
+// largest posterior have far less forward probability than states further along.
 TEST_P(CtcTest, LongSequences) {
   Problem problem(4000, 34, 840, 0.1, 3);
   std::vector<double> want_grad(4000 * 34);

@@ -1,5 +1,5 @@
 // Depthwise convolution along a sequence: mixes each channel of a position with the same channel of
-// its neighbors. It complements linear attention, which tells neighboring positions poorly apart.
+// its neighbors. It complements linear attention, which distinguishes neighbors poorly.
 //
 //   DepthwiseShape shape{.batch = 4, .length = 250, .channels = 192, .width = 15, .before = 7};
 //   DepthwiseForward(shape, {.x = x, .weight = w, .bias = b, .out = out}, SerialFor);

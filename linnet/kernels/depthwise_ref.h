@@ -1,5 +1,5 @@
-// Reference for depthwise.h in plain double precision: out only (tests check the gradients by
-// differences).
+// Reference for depthwise.h in plain double precision: out only (tests check the gradients against
+// finite differences of it).
 #ifndef LINNET_KERNELS_DEPTHWISE_REF_H_
 #define LINNET_KERNELS_DEPTHWISE_REF_H_
 

@@ -14,7 +14,7 @@ namespace linnet::kernels {
 // Whether x[i] is kept depends on the seed and on first + i (modulo 2^32) alone.
 void Dropout(uint64_t seed, float p, size_t first, size_t n, const float* x, float* out);
 
-// Whether Dropout() keeps the element whose index, `first` plus its offset in x, is i. For tests.
+// Whether Dropout() keeps the element of index i, which is `first` + its offset in x. For tests.
 inline bool DropoutKeeps(uint64_t seed, float p, uint32_t i) {
   // Two rounds of multiply and shift, from Wellons' search for hashes of low bias.
   uint32_t h = i ^ static_cast<uint32_t>(seed);

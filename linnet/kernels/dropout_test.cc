@@ -30,8 +30,8 @@ TEST_P(DropoutTest, DependsOnSeedAndIndexOnly) {
   }
 }
 
-// The share of dropped elements and the share of neighbors that agree, over the indices of one seed
-// and over the seeds at one index: all within five standard deviations.
+// The share of dropped elements and the share of neighbors that agree are within five standard
+// deviations of their expectation, over the indices of one seed and over the seeds at one index.
 TEST(Dropout, FrequenciesMatchTheProbability) {
   const int count = 1 << 20;
   for (const float p : {0.1f, 0.25f, 0.5f}) {

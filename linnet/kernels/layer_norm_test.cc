@@ -96,7 +96,7 @@ TEST_P(LayerNormTest, GradientsMatchDifferencesOfTheReference) {
                                                              .grad_x = grad_x.data(),
                                                              .grad_weight = grad_weight.data(),
                                                              .grad_bias = grad_bias.data()});
-    // sum(y * grad_y) of a row, with its element i shifted by `by`.
+    // sum(y * grad_y) of row r, with `by` added to x[r, i].
     const auto loss = [&](size_t r, size_t i, double by) {
       std::vector<double> t(x.begin() + ptrdiff_t(r * dim), x.begin() + ptrdiff_t((r + 1) * dim));
       t[i] += by;

@@ -79,7 +79,7 @@ const BFloat16* Read(size_t n, const float* x, BFloat16* to) {
   Narrow(n, x, to);
   return to;
 }
-// Floats of the buffer `to` of Read().
+// Floats that Read() needs at `to` for n values.
 template <typename T>
 size_t ReadFloats(size_t n) {
   return sizeof(T) == sizeof(float) ? 0 : FloatsOf<T>(n);
@@ -117,7 +117,7 @@ void Norm(size_t rows, size_t dim, const RowNorm& norm, const float* x, float* y
   LayerNorm({rows, dim, norm.eps}, {.x = x, .x_stride = dim}, {norm.weight, norm.bias}, y, dim);
 }
 
-// Adds to grad, which holds the gradients of weight and bias.
+// Writes grad_x [rows, dim]. Adds the gradients of weight, then of bias, to grad [2 dim].
 void NormBackward(size_t rows, size_t dim, const RowNorm& norm, const float* x, const float* grad_y,
                   float* grad_x, float* grad) {
   LayerNormBackward({rows, dim, norm.eps}, {.x = x,

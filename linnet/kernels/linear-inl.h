@@ -46,8 +46,8 @@ constexpr size_t TilePanels(size_t rows) {
   return HWY_TARGET == HWY_AVX3 ? panels : panels / 2;
 }
 
-// With few rows, loading weights is the bottleneck. Cache lines to prefetch ahead, over all panels
-// of a tile; and the most rows for which prefetching is worth its instructions.
+// With few rows, loading weights is the bottleneck. kPrefetchLines: cache lines to prefetch ahead,
+// over all panels of a tile. kMaxPrefetchRows: maximum rows for which prefetching pays.
 inline constexpr size_t kPrefetchLines = 64;
 inline constexpr size_t kMaxPrefetchRows = 3;
 
@@ -88,7 +88,7 @@ HWY_INLINE void LinearTile(const LinearArgs& args) {
     }
   };
   if constexpr (kRows <= kMaxPrefetchRows) {
-    // The last steps prefetch the next tile: each panel's successor lies kPanels further on.
+    // The last steps prefetch the next tile, whose panels lie kPanels panels further on.
     const size_t lead = std::min(args.in, kPrefetchLines / kPanels);
     walk(args.in - lead, lead * kPanel);
     walk(lead, lead * kPanel + (kPanels - 1) * panel_stride + kPanel);

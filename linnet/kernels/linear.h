@@ -1,5 +1,5 @@
-// Matrix products with weights packed once: y = x W^T + b. Takes from one row (a step of one
-// sequence, limited by reading W) to thousands (a prefix, limited by arithmetic).
+// Matrix products with weights packed once: y = x W^T + b, for one row (a step of one sequence,
+// limited by reading W) to thousands of rows (a prefix, limited by arithmetic).
 //
 //   std::vector<float> packed(PackedLinearSize(in, out));
 //   PackLinear(in, out, weight, /*weight_stride=*/in, bias, packed.data());

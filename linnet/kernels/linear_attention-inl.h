@@ -9,10 +9,11 @@
 
 namespace linnet::kernels {
 
-// A range of positions of one head, and sums. The first pass (keys in the forward, queries in the
-// backward) writes the sums over positions from .. to - 1; the second pass computes the results of
-// its positions from the sums over all of the first pass's. In the forward, the sums are s in
-// strips, then z; in the backward, those of phi(q) g^T in strips, then of c phi(q).
+// A range of positions of one head, and sums. The first pass (over keys in the forward, queries in
+// the backward) writes the sums over positions from .. to - 1. The second pass reads the sums over
+// all positions of the first and computes the results of its own positions from .. to - 1. The sums
+// are s in strips, then z; in the backward, phi(q) g^T in strips, then c phi(q), with g and c as in
+// linear_attention.h.
 struct Share {
   size_t from, to;
   float* sums;
@@ -153,14 +154,14 @@ HWY_INLINE void QueriesForward(const LinearAttentionShape& shape,
 }
 
 // The rows in which a gradient is accumulated: its own rows `to`, if they can be used in place and
-// no first term is given; otherwise `sums`, which may hold a first term.
+// accumulation begins there (`begin_there`); otherwise `sums`, which may hold a first term.
 template <typename T>
 HWY_INLINE Rows<float> Summed(const HeadRows<T>& rows, bool begin_there, Rows<float> to,
                               float* sums, size_t padded) {
   return begin_there && rows.InPlace() ? to : Rows<float>{sums, static_cast<ptrdiff_t>(padded)};
 }
 
-// Computes grad_q for one share of the queries, and the sums over it for the keys' gradients.
+// Computes grad_q for one share of the queries, and the sums over the share for grad_k and grad_v.
 template <typename T>
 HWY_INLINE void QueriesBackward(const LinearAttentionShape& shape,
                                 const LinearAttentionOptions& options,

@@ -30,8 +30,8 @@ size_t SumsSize(const LinearAttentionShape& shape) {
   return Pad16(shape.dim) * (Pad16(shape.value_dim) + 1);
 }
 
-// Floats of scratch for one head, at least what the backward takes: two blocks of rows of each
-// width, two states and a z sum, plus a cache line for alignment.
+// Floats of scratch for one head. The backward takes the most: two blocks of rows of each width,
+// two states and a z sum, plus a cache line for alignment. (A third state is spare.)
 size_t SlotSize(const LinearAttentionShape& shape) {
   const size_t dp = Pad16(shape.dim), mp = Pad16(shape.value_dim);
   return 2 * kMaxBlock * (dp + mp) + 3 * dp * mp + dp + 16;

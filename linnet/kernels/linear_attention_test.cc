@@ -193,8 +193,8 @@ TEST_P(LinearAttention, ResultsDoNotDependOnThreads) {
   }
 }
 
-// bf16 in and out, fp32 in between: equals the fp32 kernel's result for the same numbers, rounded
-// once.
+// The bf16 kernel computes in fp32: its results are those of the fp32 kernel for the same numbers,
+// rounded once.
 TEST_P(LinearAttention, Bf16IsFp32RoundedAtTheEnds) {
   const LinearAttentionShape shape{2, 70, 33, 2, 20, 7};
   const auto narrow = [](const Floats& x) {

@@ -107,7 +107,7 @@ HWY_INLINE Pair PhiPairOf(FeatureMap map, const float* row, size_t count, size_t
 
 HWY_INLINE Pair Plus(Pair a, Pair b) { return {hn::Add(a.low, b.low), hn::Add(a.high, b.high)}; }
 
-// One head's state. T is the type of the leading part of s and of the rows, Rest that of the
+// One head's state. T is the type of the leading part of s and of the rows; Rest is the type of the
 // remainder of s.
 template <typename T>
 struct HeadState {
@@ -147,7 +147,7 @@ HWY_INLINE Vec Lost(Vec old, Vec add, Vec now) {
   const Vec shown = hn::Sub(now, old);  // the part of `add` that `now` contains
   return hn::Add(hn::Sub(old, hn::Sub(now, shown)), hn::Sub(add, shown));
 }
-// Adds x to the sum + rest. The stored sum is rounded; its rounding error becomes the rest.
+// Adds x to sum + rest. The new sum is rounded to T; its rounding error becomes the new rest.
 template <typename T, typename Rest>
 HWY_INLINE void AddTo(T* sum, Rest* rest, size_t u, Pair x) {
   const Pair old = LoadPair(sum, u), more = LoadPair(rest, u);
@@ -309,7 +309,8 @@ HWY_NOINLINE float LengthOfZ(const HeadState<T>& state) {
   return std::sqrt(hn::GetLane(hn::SumOfLanes(F32(), squares)));
 }
 
-// Appends a position: writes phi(k) and v to the row `recent`, and phi(q) to phi_q [F'].
+// Appends a position: writes phi(k) and v to the row `recent`, adds phi(k) to z_recent, and writes
+// phi(q) to phi_q [F'].
 template <typename T>
 HWY_INLINE void Append(const HeadState<T>& state, FeatureMap map, size_t value_dim,
                        const float* HWY_RESTRICT q, const float* HWY_RESTRICT k,
@@ -375,7 +376,7 @@ HWY_INLINE void StepAll(const LinearStepShape& shape, size_t batch,
     const ptrdiff_t at = static_cast<ptrdiff_t>(place(n)) * args.state_stride;
     const size_t recent = args.recent[place(n)];
     const HeadState<T> first(shape, args.hot + at, args.cold + at, args.heads.begin);
-    // All heads together: a single head would stall on its exponentials.
+    // Appends to all heads before reading any: a single head would stall on its exponentials.
     HeadState<T> state = first;
     for (size_t h = 0; h < heads; ++h, state.Advance()) {
       Append(state, options.feature_map, shape.value_dim, args.q.At(n, 0, h), args.k.At(n, 0, h),
@@ -383,8 +384,8 @@ HWY_INLINE void StepAll(const LinearStepShape& shape, size_t batch,
     }
     const auto bytes = [](size_t count) { return static_cast<ptrdiff_t>(count * sizeof(T)); };
     const Next within{bytes(state.dim * state.mp), bytes(state.fp + state.mp)};
-    // After the last head follows the first head of the next sequence; the last sequence prefetches
-    // itself.
+    // The last head prefetches the first head of the next sequence; in the last sequence, the first
+    // head of the same one.
     const size_t after = n + 1 < batch ? place(n + 1) : place(n);
     const ptrdiff_t across = (static_cast<ptrdiff_t>(after) * args.state_stride - at) *
                              static_cast<ptrdiff_t>(sizeof(float));

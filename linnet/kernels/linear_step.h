@@ -19,14 +19,14 @@
 //                                                          phi(q_p) s_p; 0 if the denominator's
 //                                                          magnitude is below FLT_MIN)
 //
-// s and z are not updated at every position. The phi(k) and v of up to RecentKeys() last positions
-// wait in rows beside the sums and are read directly:
+// s and z are not updated at every position. The phi(k) and v of the latest positions, at most
+// RecentKeys(), wait in rows beside the sums and are read directly:
 //
 //   den_p out_p = phi(q_p) s + sum_i (phi(q_p) . phi(k_i)) v_i,   i over the waiting positions
 //
 // Once RecentKeys() keys are waiting, they are summed and folded into s and z. So most positions
 // read the state but write only one key and one value. Each sum has two parts: a leading part,
-// which positions read, and the rounding remainder. Together they have a precision of 32 bits or
+// read at each position, and the rounding remainder. Together they have a precision of 32 bits or
 // more: a term ten million times smaller than the sum still counts.
 //
 // Narrow states hold the leading part of s and the waiting rows in bf16, and the remainder of s in

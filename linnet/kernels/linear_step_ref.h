@@ -3,8 +3,8 @@
 //   LinearStepRef head(F, M, options, /*narrow=*/false);
 //   std::vector<double> out = head.Step(q, k, v);     // [M]; phi is applied to q and k
 //
-// With a narrow state it rounds to bf16 what the kernel rounds: the waiting keys and values, and
-// the leading part of s, which is read until the next fold. The sums themselves are not rounded.
+// With a narrow state, rounds the same numbers to bf16 as the kernel: the waiting keys and values
+// and the leading part of s, which is read until the next fold. The sums themselves stay in double.
 #ifndef LINNET_KERNELS_LINEAR_STEP_REF_H_
 #define LINNET_KERNELS_LINEAR_STEP_REF_H_
 

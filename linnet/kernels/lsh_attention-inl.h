@@ -67,7 +67,7 @@ namespace lsh {
 
 using U32 = hn::RebindToUnsigned<F32>;
 
-// Rows of a tile. If chunks are a multiple of them, no tile crosses a chunk border. 16 of 32
+// Rows of a tile. If they divide the chunk length, no tile crosses a chunk border. 16 of 32
 // registers accumulate with AVX-512, 8 of 16 with AVX2.
 inline constexpr size_t kTileRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
 // Weights are written for whole groups of this many keys, so that a tile of keys reads only weights
@@ -75,8 +75,8 @@ inline constexpr size_t kTileRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
 inline constexpr size_t kGrain = std::max(kTileLanes, kTileRows);
 static_assert(kLshKeys % kGrain == 0 && kGrain % kTileRows == 0 && kLshKeys % kTileWidth == 0);
 
-// Floats from one row of weights to the next: a block of keys and one more cache line. Without it,
-// rows would be 12 lines apart and use only a quarter of the sets of the first-level cache.
+// Floats from one row of weights to the next: a block of keys and one more cache line. Without that
+// line, rows would be 12 lines apart and use only a quarter of the sets of the first-level cache.
 inline constexpr size_t kStride = kLshKeys + 16;
 
 // A table, because hn::Iota fills its lanes one by one.
@@ -218,7 +218,7 @@ struct Queries {
     const size_t chunk = options.chunk, last = first + count;
     uint32_t chunk_of[kLshForwardQueries];
     int32_t bucket[kLshForwardQueries];  // 2 x bucket
-    chunk_of[0] = 0, bucket[0] = 0;      // there is at least one query
+    chunk_of[0] = 0, bucket[0] = 0;      // overwritten below, because count >= 1
     size_t c = first / chunk;
     for (size_t i = 0, next = (c + 1) * chunk; i < count; ++i) {
       if (first + i == next) ++c, next += chunk;
@@ -265,8 +265,9 @@ struct Queries {
       for (size_t c = 0; c < width; c += 16) hwy::Prefetch(row + c);
     }
   }
-  // The places that any query of the block sees. The range starts a whole number of panels after
-  // the start of the window, so that panels align with chunks if chunks are whole panels.
+  // [KeysBegin(), KeysEnd()) covers the places that any query of the block sees. It begins a whole
+  // number of panels after the begin of the chunk before the first query's, so that panels align
+  // with chunks if chunks are whole panels.
   size_t KeysBegin(size_t chunk) const {
     const size_t own = first / chunk * chunk, window = own < chunk ? 0 : own - chunk;
     return window + (lo[0] - window) / kTileWidth * kTileWidth;
@@ -585,8 +586,8 @@ HWY_NOINLINE void PanelBuckets(size_t dim, size_t half, const float* q, const fl
 
 }  // namespace lsh
 
-// For positions first .. first + count - 1 of one head: writes the buckets of all rounds (where
-// their codes go later), inverse norms, and initial bases and sums. Writes zeros to out at
+// For positions first .. first + count - 1 of one head: writes the buckets of all rounds (which
+// LshSort() replaces by codes), inverse norms, and initial bases and sums. Writes zeros to out at
 // positions that are not valid.
 void LshHash(const LshAttentionShape& shape, const LshAttentionOptions& options,
              const LshAttentionForwardArgs& args, float* scratch, size_t n, size_t h, size_t first,

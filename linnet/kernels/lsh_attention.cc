@@ -66,7 +66,7 @@ class Heads {
 };
 
 // One head's rows copied to contiguous memory of the slot. In [N, L, H, dim] they are so far apart
-// that they share few sets of the cache, and each round visits them in another order.
+// that they all fall into few sets of the cache, and each round visits them in another order.
 class DenseRows {
  public:
   explicit DenseRows(float* memory)
@@ -102,7 +102,8 @@ class DenseRows {
   template <typename T>
   static void Copy(const Strided<T>& from, size_t n, size_t h, size_t rows, size_t width,
                    const Strided<float>& to) {
-    // Rows. Often only four share a page, and hardware prefetchers do not cross pages.
+    // Rows to prefetch ahead. Often only four rows share a page, and hardware prefetchers do not
+    // cross pages.
     constexpr size_t kAhead = 16;
     for (size_t i = 0; i < rows; ++i) {
       const size_t next = std::min(i + kAhead, rows - 1);

@@ -295,7 +295,7 @@ TEST_P(LshAttention, LargerScores) {
   }
 }
 
-// With queries of 10,000, one key usually outweighs all others by far.
+// With queries of magnitude 10,000, one key usually outweighs all others by far.
 TEST_P(LshAttention, ValuesOf10000) {
   for (const bool causal : {false, true}) {
     const Problem queries{{1, 120, 1, 8, 12, 2}, {4, 16, causal}, {}, {}, 1e4f};

@@ -4,9 +4,9 @@
 //   MatMul({.m = rows, .n = out, .k = in}, {x, MatType::kBf16},
 //          {weight, MatType::kBf16, /*transposed=*/true}, bias, {y, MatType::kF32});
 //
-// Accumulates in fp32 for all types. Uses as many OpenMP threads as omp_set_num_threads() of the
-// calling thread says (libtorch's at::set_num_threads() sets it), or the calling thread alone
-// within an OpenMP region. The order of summation is up to oneDNN: unlike in the other kernels, the
+// Accumulates in fp32 for all types. Uses the calling thread's number of OpenMP threads, as set by
+// omp_set_num_threads() or libtorch's at::set_num_threads(); within an OpenMP region, the calling
+// thread alone. The order of summation is up to oneDNN: unlike in the other kernels, the
 // last bits may depend on the number of threads. For constant weights and reproducible bits see
 // linear.h.
 #ifndef LINNET_KERNELS_MATMUL_H_

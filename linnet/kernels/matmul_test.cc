@@ -81,7 +81,7 @@ TEST(MatMul, MatchesTheDefinition) { CompareAll(MatType::kF32, MatType::kF32); }
 TEST(MatMul, MatchesTheDefinitionFromBf16) {
   if (!MatMulSupports(MatType::kBf16, MatType::kF32)) {
     EXPECT_THROW(CompareAll(MatType::kBf16, MatType::kF32), Error);
-    GTEST_SKIP() << "this processor has no products in bf16";
+    GTEST_SKIP() << "this processor has no bf16 instructions";
   }
   CompareAll(MatType::kBf16, MatType::kF32);
   CompareAll(MatType::kBf16, MatType::kBf16);

@@ -112,7 +112,7 @@ HWY_INLINE void MixtureRow(size_t mixtures, const float* outputs, uint8_t byte, 
       hn::Store(bins.d_log_scale, d, d_log_scale + i);
     }
   });
-  // With kGradient, softmax(logits) overwrites `logits`, and the posterior over components `joint`.
+  // With kGradient, `logits` becomes softmax(logits), and `joint` the posterior over components.
   *nats = LogSumExp(logits, mixtures, kGradient ? logits : nullptr) -
           LogSumExp(joint, mixtures, kGradient ? joint : nullptr);
   if constexpr (kGradient) {

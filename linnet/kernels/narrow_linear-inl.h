@@ -60,7 +60,7 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, co
     });
     const bool finite = hn::GetLane(hn::SumOfLanes(d, not_finite)) == 0;
     const float largest = finite ? hn::GetLane(hn::MaxOfLanes(d, most)) : 0;
-    // A row too small for a normal scale counts as zero.
+    // A row whose scale would be subnormal counts as zero.
     const bool none = !(largest > 127 * 1.2e-38f);
     to.scale[r] = none ? 0.0f : largest / 127.0f;
     const Vec inverse = hn::Set(d, none ? 0.0f : 127.0f / largest);
@@ -113,7 +113,7 @@ HWY_INLINE void FinishNarrow(const NarrowArgs& args, size_t row, const std::byte
   StoreN(result, y, used);
 }
 
-// A tile at `row` and at the panel with the outputs from `column` on.
+// A tile that starts at `row` and at the panel of output `column`.
 template <size_t kPanels>
 struct NarrowTile {
   static constexpr size_t kVectors = kPanels * kNarrowVectors;
@@ -167,7 +167,7 @@ HWY_INLINE void BFloat16Tile(const NarrowTile<kPanels>& tile) {
     const auto input = [&](auto r) HWY_ATTR { return hn::BitCast(du, FourBytes(x[r] + at)); };
     Unrolled<kPanels>(
         [&](auto p) HWY_ATTR { hwy::Prefetch(weights[p * kNarrowVectors] + w + 64 * 4 * kPanel); });
-    // Keeps in registers whichever is less, weights or inputs.
+    // Keeps the weights or the inputs in registers, whichever need fewer.
     if constexpr (kVectors <= kRows) {
       Vec w1[kVectors], w2[kVectors];
       Unrolled<kVectors>([&](auto v) HWY_ATTR {
@@ -269,7 +269,7 @@ HWY_INLINE void Int8Tile(const NarrowTile<kPanels>& tile) {
   });
 }
 
-// Rows [row, row + kRows) and outputs [column, end), from the panel of `column` on.
+// Computes rows [row, row + kRows) and outputs [column, end); column is a multiple of kPanel.
 template <size_t kRows>
 void NarrowRowsBody(const NarrowArgs& args, size_t row, size_t column, size_t end) {
   const size_t stride = args.panel_bytes();
@@ -299,8 +299,8 @@ NarrowRowsTable(std::index_sequence<kIndex...>) {
 
 void NarrowLinearBody(const NarrowArgs& args) {
   static constexpr auto kTable = NarrowRowsTable(std::make_index_sequence<kNarrowRows>());
-  // Tiles of nearly equal height. The weights of two panels (48 KiB at 768 inputs in bf16) stay in the
-  // caches near the core while all rows pass over them.
+  // Tiles of nearly equal height. The weights of two panels (48 KiB at 768 inputs in bf16) stay in
+  // the caches near the core while all rows pass over them.
   const size_t tiles = (args.rows + kNarrowRows - 1) / kNarrowRows;
   const size_t block = tiles == 1 ? args.out : 2 * kPanel;
   for (size_t column = 0; column < args.out; column += block) {

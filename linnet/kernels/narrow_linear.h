@@ -72,8 +72,8 @@ void PackInt8(size_t in, size_t out, const int8_t* value, size_t value_stride, c
 float QuantizeWeights(size_t n, const float* weight, int8_t* value);
 
 // Rows of narrow activations, in the caller's memory: `data` [rows, RoundUp(in, kNarrowInputs)].
-// int8 rows also have a `scale`, and as `offset` -128 times the sum of their values, which cancels
-// the 128 added to each weight.
+// int8 rows also have a `scale` and an `offset`: -128 times the sum of the row's values, which
+// cancels the 128 added to each weight.
 struct NarrowRows {
   NarrowType type = NarrowType::kBf16;
   std::byte* data = nullptr;  // aligned to 64 bytes

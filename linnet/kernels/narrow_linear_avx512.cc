@@ -154,7 +154,7 @@ LINNET_AVX512 void Configure(size_t upper, size_t lower) {
   _tile_loadconfig(&config);
 }
 
-// The tile numbers are immediate operands.
+// A macro, because the tile numbers must be immediate operands.
 #define LINNET_TILE_DOT(sum, x, weights) \
   if (kType == NarrowType::kInt8) {      \
     _tile_dpbsud(sum, x, weights);       \

@@ -234,7 +234,7 @@ TEST(NarrowLinear, LargestInt8SumsAreExact) {
   ForceIsa("");
 }
 
-// In any lane, and in the part of a row that fills no vector.
+// An infinity or NaN anywhere in a row: in any lane, and after the last whole vector.
 TEST(Int8Activations, NonFiniteRowsGiveNaN) {
   const size_t in = 67, out = 20;
   std::vector<int8_t> weight(in * out, 1);

@@ -57,7 +57,7 @@ class ScanForwardHead {
   }
 
  private:
-  // Given states are dense [D, M] and [D]; inside, z is the last column.
+  // The caller's s [D, M] and z [D] are dense; here, z is the last column of the state.
   HWY_INLINE void LoadInitial() {
     const size_t m = size_.value_dim;
     const float* s = args_.s + place_.index * size_.dim * m;
@@ -119,7 +119,7 @@ class ScanForwardHead {
 
   // Adds the block's writes to the state, and reads it at each position.
   HWY_INLINE void Read(const Block& own, Rows<const float> keys, Rows<const float> values) {
-    // Factors of reading that are numbers multiply the result instead of q.
+    // If the factors of the rows that read are scalars, they multiply the result instead of q.
     const bool scale_out = !block_.keyed() && !block_.two();
     Rows<const float> q{pieces_.block.q, static_cast<ptrdiff_t>(size_.dp)};
     float scale[kScanBlock];
@@ -189,17 +189,17 @@ void ScanForwardBody(const ScanShape& shape, const ScanOptions& options,
   ScanForwardHead(shape, options, args, scratch, n, h).Run();
 }
 
-// The rows of one position of one head, for a step: what reads and multiplies the state.
+// The rows of one position of one head with which a step updates and reads the state.
 struct StepRows {
   const float *q, *k, *v;
   const float* decay;     // [D]: e^g
-  const float* erase;     // [D]: reads the state before the decay into y; null: y is v
+  const float* erase;     // [D]: adds S^T erase, before the decay, to y; null: y is v
   const float* strength;  // kTwoSided: [M]; else null
-  const float* b;         // kRwkv7: the keys of y; else null, and they are k
-  float beta;             // kDelta: of v
+  const float* b;         // kRwkv7: [D], the key that y is written with; else null: k
+  float beta;             // kDelta: the factor of v; else 1
 };
 
-// kVectors vectors of columns, the last one with `used` columns.
+// Steps kVectors vectors of columns from `column` on; the last one has `used` columns.
 template <size_t kVectors>
 HWY_INLINE void StepColumns(const StepRows& x, size_t dim, size_t value_dim, size_t column,
                             size_t used, float scale, float* HWY_RESTRICT s,

@@ -25,16 +25,16 @@
 // `normalize` (kAdd only) divides: z_t = e^g_t * z_{t-1} + k_t and out_t = S_t^T (scale q_t) /
 // (scale q_t . z_t + eps); 0 if the denominator's magnitude is below FLT_MIN.
 //
-// g are natural logarithms, <= 0. Any strength is exact, from 0 to -infinity: exponentials are
-// taken of differences of logarithms only, and nothing overflows. Tensors and states are fp32. A
-// sum without decay over a stream of any length belongs in linear_step.h, whose sums have two
-// parts.
+// g are natural logarithms, <= 0. Any g from 0 to -infinity is exact: exponentials are taken only
+// of differences of logarithms, and nothing overflows. Tensors and states are fp32. For sums
+// without decay over streams of unbounded length use linear_step.h, whose two-part sums stay
+// accurate.
 //
 // `lengths` and `offsets` are those of causal_linear.h: positions >= lengths[n] change nothing (no
-// decay, no write), and outputs there read the last state; packed sequences are rows offsets[n] ..
-// offsets[n+1] of tensors [T, H, width]. Results do not depend, bit for bit, on the number of slots
-// or threads, or on the other sequences of a batch, padded or packed. A sequence in two calls, the
-// first one's final state given to the second, agrees up to rounding.
+// decay, no write), and outputs there read the last state; packed sequence n is rows offsets[n] ..
+// offsets[n+1] - 1 of tensors [T, H, width]. Results do not depend, bit for bit, on the number of
+// slots or threads, or on the other sequences of a batch, padded or packed. Two calls, the second
+// with the final state of the first, agree with one call over the whole sequence up to rounding.
 //
 // The double-precision reference is scan_ref.h.
 #ifndef LINNET_KERNELS_SCAN_H_
@@ -125,10 +125,10 @@ struct ScanBackwardArgs {
   const int64_t* lengths = nullptr;  // the forward's
   const int64_t* offsets = nullptr;  // the forward's
   // Written. Gradients of inputs that the options do not use, or whose data is null, are left out.
-  // Those of q and k are per head, not summed over a group.
+  // The gradients of q and k are per head, not summed over a group.
   ScanTensors<float> grad;
-  // Optional, dense, [N, H, D, M] and (normalize) [N, H, D]: gradient of the forward's final state
-  // (null: zero), and written, that of its initial state.
+  // Optional, dense, [N, H, D, M] and (normalize) [N, H, D]: the gradient of the forward's final
+  // state (null: zero), and, written, the gradient of its initial state.
   const float* grad_s = nullptr;
   const float* grad_z = nullptr;
   float* grad_s0 = nullptr;
@@ -144,7 +144,7 @@ void ScanBackward(const ScanShape& shape, const ScanOptions& options, const Scan
 struct ScanStepArgs {
   ScanTensors<const float> in;  // the strides of time are not read
   Strided<float> out;           // must not alias the inputs
-  // The state of sequence 0, dense [H, D, M] and (normalize) [H, D], updated in place. Those of
+  // The state of sequence 0, dense [H, D, M] and (normalize) [H, D], updated in place. s and z of
   // sequence n begin n * s_stride and n * z_stride floats later.
   float* s = nullptr;
   float* z = nullptr;
@@ -155,8 +155,8 @@ struct ScanStepArgs {
   float* scratch = nullptr;  // ScanStepScratch() floats
 };
 
-// One position of `shape.batch` sequences, in the recurrent form; shape.length is not read. For
-// some heads only, offset the pointers.
+// One position of `shape.batch` sequences, in the recurrent form; shape.length is not read. To step
+// only some of the heads, reduce shape.heads and offset the pointers.
 size_t ScanStepScratch(const ScanShape& shape);
 void ScanStep(const ScanShape& shape, const ScanOptions& options, const ScanStepArgs& args);
 
@@ -173,7 +173,7 @@ struct ChannelScanArgs {
   // As above; positions >= lengths[n] repeat the last state.
   const int64_t* lengths = nullptr;
   const int64_t* offsets = nullptr;
-  float* h = nullptr;  // optional, [N, C]: the state before, replaced by the one after
+  float* h = nullptr;  // optional, [N, C]: the initial state, replaced by the final state
 };
 void ChannelScanForward(const ChannelScanShape& shape, const ChannelScanArgs& args,
                         ParallelFor parallel_for);
@@ -183,7 +183,7 @@ struct ChannelScanBackwardArgs {
   const int64_t* lengths = nullptr;
   const int64_t* offsets = nullptr;
   const float* h0 = nullptr;      // [N, C]: the forward's initial state; null: zero
-  const float* grad_h = nullptr;  // [N, C]: gradient of its final state; null: zero
+  const float* grad_h = nullptr;  // [N, C]: gradient of the final state; null: zero
   Strided<float> grad_x, grad_g;  // written
   float* grad_h0 = nullptr;       // optional, written
 };

@@ -1,11 +1,11 @@
 // The backward of scans that write k v^T (ScanWrite::kAdd), compiled once for each instruction set.
 //
-// As in causal linear attention, the three gradients are sweeps with permuted arguments: forwards
-// through a segment for that of q, from the state that the forward kept, then backwards for those
-// of k and v, from the gradient of the state after the segment. Blocks are scaled as in
-// scan_block-inl.h. The gradients of the logarithms of decay are
+// As in causal linear attention, the gradients dq, dk and dv are sweeps with permuted arguments:
+// forwards through a segment for dq, from the state that the forward kept, then backwards for dk
+// and dv, from dS, the gradient of the state after it. Blocks are scaled as in scan_block-inl.h.
+// The gradients of the logarithms of decay are
 //
-//   dg_t = dg_{t+1} + q_t * dq_t - k_t * dk_t,   after a segment: row sums of S * dS
+//   dg_t = dg_{t+1} + q_t * dq_t - k_t * dk_t,   where dg after a segment is the row sums of S * dS
 #if defined(LINNET_KERNELS_SCAN_ADD_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_SCAN_ADD_BACKWARD_INL_H_
 #undef LINNET_KERNELS_SCAN_ADD_BACKWARD_INL_H_
@@ -92,7 +92,7 @@ class ScanAddBackwardHead {
     return {x.Row(block_.tokens() - 1), -x.stride};
   }
 
-  // Given gradients are dense [D, M] and [D]; inside, z is the last column.
+  // The caller's grad_s [D, M] and grad_z [D] are dense; here, z is the last column of the state.
   HWY_INLINE void LoadFinalGradient() {
     const size_t m = size_.value_dim, columns = size_.columns;
     Clear(pieces_.behind_dm, dp_ * mp_);
@@ -120,7 +120,7 @@ class ScanAddBackwardHead {
     }
   }
 
-  // The gradients of q of a segment, and the places of its blocks.
+  // Computes the gradients of q of a segment and records where its blocks begin.
   HWY_INLINE void Forwards(size_t segment) {
     segment_ = segment * kScanSegment;
     const size_t end = std::min(segment_ + kScanSegment, place_.length);
@@ -213,7 +213,7 @@ class ScanAddBackwardHead {
     if (WantsDecay()) KeepProducts(to);
   }
 
-  // q * dq of the block's rows, whose sums are part of the decays' gradients.
+  // Keeps q * dq of the block's rows, terms of the decays' gradients.
   HWY_NOINLINE void KeepProducts(Rows<float> dq) {
     const F32 d;
     const Rows<const float> q = block_.q_in();

@@ -2,19 +2,20 @@
 // instruction set.
 //
 // A segment starts from the state that the forward kept. A first pass recomputes the solved values
-// and the states at each cell of 16 positions; a second one walks the cells from the last to the
-// first, with the gradient G of the state after them. Within a block everything is a product of
-// small dense matrices. With rows r (q', and a' where values are solved), keys x, values u (given
-// v, solved y), and the state S' and its gradient as in scan_block-inl.h:
+// and the states at each cell of 16 positions; a second pass walks the cells from last to first,
+// with the gradient G of the state after the cell. Within a block everything is a product of small
+// dense matrices. As in scan_block-inl.h, rows q' and a' read the state S', and keys x write values
+// u to it: given values v or solved values y. `do` is the gradient of out, and L() keeps the lower
+// triangle: with the diagonal for q', without it for a'.
 //
-//   du = x G + sum_r lower(r x^T)^T dr          dr of q' is the gradient of out; y's own equations
-//   dy = du + strictly_lower(a' x^T)^T dy       are solved backwards
-//   dr = du S'^T + lower(dr u^T) x              the rows that read, with dr the gradient of
-//   dx = u G^T + sum_r lower(dr u^T)^T r        what they read
-//   G  = e^(c_C) (G + sum_r r^T dr)
+//   du  = x G + L(q' x^T)^T do + L(a' x^T)^T dy    for u = y, solved from last row to first
+//   dq' = do S'^T + sum_u L(do u^T) x
+//   da' = dy S'^T + sum_u L(dy u^T) x
+//   dx  = u G^T + L(do u^T)^T q' + L(dy u^T)^T a'
+//   G   = e^(c_C) (G + q'^T do + a'^T dy)
 //
-// The gradient of the first position's decay is the row sum of S' * (gradient of S'); the next
-// position's differs by the keys' part x * dx, less the readers' part r * (gradient of r).
+// The gradient of the first position's log decay is the row sum of S' * (gradient of S'). From one
+// position to the next it grows by x * dx and shrinks by q' * dq' and a' * da'.
 #if defined(LINNET_KERNELS_SCAN_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_SCAN_BACKWARD_INL_H_
 #undef LINNET_KERNELS_SCAN_BACKWARD_INL_H_
@@ -149,7 +150,7 @@ class ScanBackwardHead {
     }
   }
 
-  // The blocks of a cell, from the last to the first. s_t: the state before it.
+  // Differentiates the blocks of a cell from last to first. s_t: transposed state before the cell.
   HWY_INLINE void RunCell(size_t cell, size_t end, const float* s_t) {
     const size_t state_size = dp_ * mp_;
     size_t starts[kCell + 1], blocks = 0;
@@ -184,8 +185,8 @@ class ScanBackwardHead {
     body(1);
   }
 
-  // Moves the transposed state over the block. The first time, also computes the solved values, for
-  // which it moves the state itself too.
+  // Advances the transposed state over the block. The first time, also advances the state itself
+  // and computes the solved values from it.
   HWY_INLINE void Advance(bool first_time) {
     const size_t n = block_.tokens(), next = block_.begin() + n;
     const Rows<float> y = Solved();
@@ -216,7 +217,7 @@ class ScanBackwardHead {
     });
   }
 
-  // Matrices of a block: rows that read times keys, and their gradients.
+  // Indices of matrices of a block: rows that read times keys, and the gradients of these products.
   static size_t AKeys(size_t w) { return w; }
   static size_t QKeys(size_t w) { return 2 + w; }
   static size_t GradAKeys(size_t w) { return 4 + w; }
@@ -225,7 +226,7 @@ class ScanBackwardHead {
   Rows<float> GradValues(size_t w) const { return Wide(w == 0 ? pieces_.dv : pieces_.dy); }
   Rows<float> GradKeys(size_t w) const { return Deep(w == 0 ? pieces_.dk : pieces_.db); }
 
-  // to = the lower triangle of rows times a panel of kSide columns.
+  // Matrix `to` of the block = the lower triangle of `rows` times a panel [count, kSide].
   HWY_INLINE void Triangle(size_t count, Rows<float> rows, const float* panel, bool strict,
                            size_t to) {
     Product(block_.tokens(), count, kScanSolveBlock, Along(rows), {panel, kSide},
@@ -233,7 +234,7 @@ class ScanBackwardHead {
     KeepLower(block_.tokens(), strict, block_.product(to));
   }
 
-  // The gradients of one block. state_t: the state before it.
+  // Computes the gradients of one block. state_t: the transposed state before the block.
   HWY_INLINE void Differentiate(const float* state_t) {
     const size_t before = std::min(block_.begin(), kCell);
     behind_.First(block_.begin() - before, before);
@@ -286,7 +287,7 @@ class ScanBackwardHead {
       Products(n, mp_, {{dp_, Along(Keys(w)), g}, {n, block_.Flipped(QKeys(w)), Const(go)}},
                GradValues(w), true);
     });
-    // Backwards: the transposed matrix in reverse order is lower triangular again.
+    // From the last row to the first: the transposed matrix in reverse order is lower triangular.
     const float* last = block_.product(AKeys(1)) + (n - 1) * (kScanSolveBlock + 1);
     SolveLower(n, mp_, {last, -1, -kSide}, {dy.Row(n - 1), -dy.stride});
     if (block_.two()) Product(n, n, mp_, block_.Flipped(AKeys(0)), Const(dy), GradValues(0));
@@ -327,7 +328,7 @@ class ScanBackwardHead {
     });
   }
 
-  // G += the rows that read times their gradients, in both layouts; those of a' from `first` on.
+  // G += q'^T do + a'^T dy, in both layouts; the rows of a' from `first` on.
   HWY_INLINE void AddToG(size_t first) {
     const size_t n = block_.tokens();
     const Rows<float> q = block_.q(), go = Wide(pieces_.go);
@@ -338,7 +339,7 @@ class ScanBackwardHead {
     Products(mp_, dp_, {{n, Across(go), Const(q)}, {n - first, Across(dy), Const(a)}},
              Deep(pieces_.g_t));
   }
-  // The first a', which reads before the block's decay.
+  // Adds the first row of a', which reads the state before the block's decay.
   HWY_INLINE void AddFirstToG() {
     const Rows<float> a = block_.a(), dy = Wide(pieces_.dy);
     Product(dp_, 1, mp_, Across(a), Const(dy), Wide(pieces_.g));
@@ -370,7 +371,7 @@ class ScanBackwardHead {
       if (t < block_.seen() && !block_.keyed()) *to.At(block_.begin() + t) = sums[t];
     }
   }
-  // The difference of the decays' gradients between positions t and t + 1.
+  // The gradient of the log decay at position t + 1 minus that at t, for the channels from i on.
   HWY_INLINE Vec DecayStep(size_t t, size_t i) const {
     const F32 d;
     const auto product = [&](Rows<float> x, Rows<float> y, size_t row) HWY_ATTR {
@@ -379,7 +380,7 @@ class ScanBackwardHead {
     Vec sum = hn::Neg(product(block_.q(), Deep(pieces_.dq), t));
     if (block_.two()) sum = hn::Add(sum, product(Keys(0), GradKeys(0), t));
     sum = hn::Add(sum, product(Keys(1), GradKeys(1), t));
-    const size_t row = block_.two() ? t + 1 : t;  // the state that a' of this row reads
+    const size_t row = block_.two() ? t + 1 : t;  // two: a' of t + 1 reads the state after t
     if (row >= block_.tokens()) return sum;
     return hn::Sub(sum, product(block_.a(), Deep(pieces_.da), row));
   }
@@ -396,7 +397,7 @@ class ScanBackwardHead {
     }
   }
 
-  // From the gradients of the block's scaled rows: those of the inputs.
+  // Computes and stores the gradients of the inputs from those of the block's scaled rows.
   HWY_INLINE void StoreGradients() {
     const size_t n = block_.tokens();
     const Rows<float> dq = Deep(pieces_.dq), da = Deep(pieces_.da);
@@ -422,8 +423,8 @@ class ScanBackwardHead {
     scale(tokens, width, width, Const(from), {nullptr, 0}, constant, nullptr, factors, to);
   }
 
-  // a = -b * k: adds the part of k to its gradient, and replaces the gradient of a by that of b.
-  // For the delta rule, b is the same number in all channels, and its gradient's part is their sum.
+  // Backward of a = -b * k: adds to the gradient of k, and replaces the gradient of a by that of b.
+  // For the delta rule, b is the scalar beta, whose gradient is the sum over the channels.
   HWY_NOINLINE void DifferentiateErase() {
     const F32 d;
     const bool number = options_.write == ScanWrite::kDelta;
@@ -443,7 +444,8 @@ class ScanBackwardHead {
     }
     if (!number) Store(args_.grad.erase, size_.dim, Deep(pieces_.da));
   }
-  // f = w * v: from the gradient of f those of w and v. For the delta rule, w is beta.
+  // Backward of f = w * v: dy, the gradient of f, gives those of w and v. For the delta rule, w is
+  // beta.
   HWY_NOINLINE void DifferentiateStrength() {
     const F32 d;
     const bool number = options_.write == ScanWrite::kDelta;
@@ -472,9 +474,9 @@ class ScanBackwardHead {
   const ScanPlace place_;
   const ScanBackwardPieces pieces_;
   ScanBlock block_;
-  ScanStreams ahead_, behind_;                // inputs and gradients
+  ScanStreams ahead_, behind_;                // to prefetch: inputs and gradients
   size_t segment_ = 0;                        // first position of the segment
-  HWY_ALIGN float betas_[kCell * kPad] = {};  // a number in each row
+  HWY_ALIGN float betas_[kCell * kPad] = {};  // gradients of beta, kPad apart
 };
 
 void ScanBackwardBody(const ScanShape& shape, const ScanOptions& options,

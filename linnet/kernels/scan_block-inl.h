@@ -10,12 +10,12 @@
 //
 // so that S'_i = S' + sum_{j <= i} k'_j v_j^T and out_i = q'_i S'_i is a recurrence without decay.
 // A block ends where c_1 - c_C, which leaves out the first position's decay, would exceed kReach in
-// any channel. So a strong decay is always a block's first one, which only multiplies the state:
-// no factor exceeds e^kReach, and no difference of two infinities appears.
+// any channel. So a strong decay always falls on a block's first position, where it only multiplies
+// the state: no factor exceeds e^kReach, and no difference of two infinities appears.
 //
 // Solved values: y_i = f_i + a'_i S' + sum_{j < i} (a'_i . x'_j) y_j, where x are the keys that y
-// is written with: a triangular system of the block's size. For the delta rules a = -b * k and x =
-// k.
+// is written with: a triangular system of the block's size. For the delta rules f = w * v,
+// a = -b * k and x = k; for kRwkv7, f_i = sum_{j < i} (a'_i . k'_j) v_j.
 #if defined(LINNET_KERNELS_SCAN_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_SCAN_BLOCK_INL_H_
 #undef LINNET_KERNELS_SCAN_BLOCK_INL_H_
@@ -86,8 +86,8 @@ struct Term {
 };
 using Terms = std::initializer_list<Term>;
 
-// kCount rows from `row` on, kVectors vectors from `column` on. The sums stay in registers over all
-// terms.
+// A tile of Products(): kCount rows from `row` on, kVectors vectors from `column` on. The sums stay
+// in registers over all terms.
 template <size_t kCount, size_t kVectors>
 HWY_INLINE void ProductTile(size_t row, size_t column, const Terms& terms, Rows<float> to,
                             bool set) {
@@ -135,8 +135,8 @@ HWY_INLINE void ProductRows(size_t row, size_t columns, const Terms& terms, Rows
   for (; c < columns; c += kLanes) ProductTile<kCount, 1>(row, c, terms, to, set);
 }
 
-// to_i += the sum of the terms' rows i, for i < rows, `columns` (padded) floats wide; `set`: =
-// instead.
+// to_i += the sum of the terms' rows i, for i < rows, `columns` (padded) floats wide. `set`
+// overwrites to_i instead.
 inline HWY_NOINLINE void Products(size_t rows, size_t columns, const Terms& terms, Rows<float> to,
                                   bool set = false) {
   size_t i = 0;
@@ -169,7 +169,7 @@ inline HWY_NOINLINE void SolveTile(size_t columns, Factors l, Rows<float> y) {
   }
 }
 
-// Solves y_i = y_i + sum_{j < i} l_ij y_j in place, by forward substitution in tiles of rows.
+// Solves y_i = f_i + sum_{j < i} l_ij y_j in place (y holds f), by forward substitution in tiles.
 HWY_INLINE void SolveLower(size_t rows, size_t columns, Factors l, Rows<float> y) {
   for (size_t i = 0; i < rows; i += kRows) {
     const auto at = static_cast<ptrdiff_t>(i);
@@ -229,7 +229,7 @@ HWY_INLINE void KeepLower(size_t rows, bool strict, float* x) {
 }
 
 // to = constant * scalars_t * factors * times * from. Factors are a row [padded] for each position,
-// or (kKeyed = false) a number. `scalars` and, if kTimes is false, `times` are not read if null.
+// or, without kKeyed, a number. Null `scalars` count as 1. `times` is read only with kTimes.
 template <bool kKeyed, bool kTimes>
 HWY_NOINLINE void ScaleRows(size_t tokens, size_t width, size_t padded, Rows<const float> from,
                             Rows<const float> times, float constant, const float* scalars,
@@ -277,8 +277,8 @@ inline HWY_NOINLINE void ScaleStrips(size_t rows, size_t columns, const float* f
 // Location of one head of one sequence.
 struct ScanPlace {
   size_t n, h, group, first, length;
-  size_t valid;         // positions from this one on change nothing
-  size_t index;         // of the head among all
+  size_t valid;         // positions >= valid change nothing
+  size_t index;         // of the head among all N x H
   size_t states;        // index of the first state within `kept`
   size_t denominators;  // offset of the first denominator within `kept`, in floats
 
@@ -319,7 +319,7 @@ class ScanStreams {
     const float* at = rows.At(0);
     if (at != nullptr) streams_[count_++] = {at, rows.At(1) - rows.At(0), width};
   }
-  // Prefetches the rows of the tensors that have not had their turn since First().
+  // First() sets the rows; each Next() prefetches those of the next `tensors` tensors.
   HWY_INLINE void First(size_t begin, size_t tokens) {
     begin_ = begin, tokens_ = tokens, turn_ = 0;
   }
@@ -364,8 +364,8 @@ class ScanBlock {
     std::fill_n(pieces_.ones, kScanBlock, 1.0f);
   }
 
-  // Starts the block at `begin`, of at most `most` positions: chooses their number, and computes
-  // their factors. Where blocks are cut, looks for the cut first.
+  // Starts a block of at most `most` positions at `begin`: chooses their number and computes their
+  // factors. If the last block was cut, looks for the cut before it computes factors.
   HWY_INLINE void Start(size_t begin, size_t most) {
     begin_ = begin;
     Resize(std::min(most, Solves(options_) ? kScanSolveBlock : kScanBlock));
@@ -383,10 +383,10 @@ class ScanBlock {
   }
   size_t begin() const { return begin_; }
   size_t tokens() const { return tokens_; }
-  size_t seen() const { return seen_; }  // the unmasked ones
+  size_t seen() const { return seen_; }  // unmasked positions
   bool decays() const { return options_.decay != ScanDecay::kNone; }
   bool keyed() const { return keyed_; }
-  bool two() const { return two_; }
+  bool two() const { return two_; }  // both given and solved values are written
   const ScanSizes& size() const { return size_; }
   const float* decay() const { return pieces_.decay; }  // [dp]: e^(c_C)
   // Factors of rows that read, and that write: [tokens, dp] if keyed(), else [tokens].
@@ -410,7 +410,7 @@ class ScanBlock {
   Rows<const float> erase_in() const { return erase_rows_.Of({begin_, tokens_, false}); }
   Rows<const float> write_in() const { return write_rows_.Of({begin_, tokens_, false}); }
 
-  // Where the packed rows lie. Given keys and values alternate with solved ones.
+  // Packed rows. If two(), solved and given rows alternate, and q lies in the given ones' places.
   Rows<float> q() const { return Packed(pieces_.q, two_, size_.dp); }
   Rows<float> a() const { return {pieces_.a, static_cast<ptrdiff_t>(size_.dp)}; }
   Rows<float> given_keys() const { return Packed(pieces_.keys, two_, size_.dp); }
@@ -425,7 +425,7 @@ class ScanBlock {
     PackWriting(k_in(), two_ ? given_keys() : solved_keys());
     if (two_) PackWriting(write_in(), solved_keys());
   }
-  // The rows a' that y reads the state with.
+  // Packs the rows a' with which y reads the state.
   HWY_INLINE void PackA() {
     const Rows<float> to = a();
     if (two_) {  // they read the state before their own position's decay
@@ -443,7 +443,7 @@ class ScanBlock {
     }
     ClearMasked(to, size_.dp);
   }
-  // The values that are given, with 1 in the column of the normalizer.
+  // Packs the given values, with 1 in the normalizer's column.
   HWY_INLINE void PackGiven() {
     const Rows<float> to = given_values();
     ScaleRows<false, false>(seen_, size_.value_dim, size_.mp, v_in(), {nullptr, 0}, 1.0f, nullptr,
@@ -451,7 +451,7 @@ class ScanBlock {
     ClearMasked(to, size_.mp);
     for (size_t t = 0; t < seen_ && options_.normalize; ++t) to.Row(t)[size_.value_dim] = 1.0f;
   }
-  // The part of the solved values that depends on the position alone: f = w * v.
+  // Packs f = w * v, the part of the solved values that does not depend on the state.
   HWY_INLINE void PackSolved(Rows<float> to) {
     if (options_.write == ScanWrite::kDelta) {
       ScaleRows<false, false>(seen_, size_.value_dim, size_.mp, v_in(), {nullptr, 0}, 1.0f, Betas(),
@@ -463,7 +463,7 @@ class ScanBlock {
     ClearMasked(to, size_.mp);
   }
 
-  // Panels of transposed keys, and matrices. [0]: given, [1]: solved.
+  // Panel i of transposed keys (0: given, 1: solved), and matrix i of the block.
   float* panel(size_t i) const { return pieces_.panels + i * size_.dp * kScanSolveBlock; }
   float* product(size_t i) const {
     return pieces_.products + i * kScanSolveBlock * kScanSolveBlock;
@@ -521,10 +521,10 @@ class ScanBlock {
     tokens_ = tokens;
     seen_ = std::min(tokens, begin_ < valid_ ? valid_ - begin_ : 0);
   }
-  // Whether the decays after the first one stay within reach; if not, the factors are not valid.
+  // Returns whether the decays after the first one stay within kReach; if not, factors are invalid.
   bool Factorize() { return keyed_ ? KeyFactors() : HeadFactors(); }
 
-  // The number of unmasked positions whose decays after the first one stay within reach.
+  // The number of unmasked positions whose decays after the first one stay within kReach.
   HWY_NOINLINE size_t Within() const {
     const F32 d;
     const Vec reach = hn::Set(d, -kReach);

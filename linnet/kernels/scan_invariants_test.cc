@@ -1,4 +1,4 @@
-// Scans: the same sequence in pieces, in steps, packed, in company and on several threads.
+// A sequence gives the same results in pieces, in steps, packed with others and on several threads.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -34,8 +34,8 @@ ScanProblem Slice(const ScanProblem& x, size_t begin, size_t end) {
   return y;
 }
 
-// The first piece's final state continues in the second, at every split. Blocks lie elsewhere, so
-// the last bits differ.
+// At every split, the second piece continues from the final state of the first. Blocks begin at
+// other positions than in the whole, so the last bits differ.
 TEST_P(ScanInvariants, PiecesEqualWhole) {
   ForScanPolicies([](const ScanOptions& options) {
     const ScanShape shape{1, 70, 1, 12, 20};
@@ -121,7 +121,7 @@ void Threads(size_t count, RangeBody body) {
   for (std::thread& thread : running) thread.join();
 }
 
-// Bit for bit: packed sequences, one of which is empty, equal each of them alone, on any number of
+// Packed sequences, some of them empty, give the same bits as each of them alone, on any number of
 // threads.
 TEST_P(ScanInvariants, PackedSequencesEqualEachAlone) {
   ForScanPolicies([](const ScanOptions& options) {
@@ -220,7 +220,7 @@ TEST_P(ScanInvariants, ChannelsMatchReference) {
   }
 }
 
-// A NaN stays visible, within its own head.
+// A NaN stays visible, and stays within its own head.
 TEST_P(ScanInvariants, NanStaysNan) {
   ForScanPolicies([](const ScanOptions& options) {
     const ScanProblem good = MakeScan({1, 40, 2, 20, 20}, options, ScanStrength::kMild);

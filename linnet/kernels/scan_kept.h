@@ -11,19 +11,19 @@
 
 namespace linnet::kernels {
 
-// Positions that are processed together, at most. Where something is solved, the block's triangular
-// matrix has these many rows.
+// Maximum positions of a block: kScanBlock, or kScanSolveBlock, the size of the triangular system,
+// if values are solved.
 inline constexpr size_t kScanBlock = 32, kScanSolveBlock = 16;
 // The forward keeps the state at every position that is a multiple of this.
 inline constexpr size_t kScanSegment = 256;
 
 inline bool Solves(const ScanOptions& options) { return options.write != ScanWrite::kAdd; }
-// Whether a position writes a key and value that it is given, beside what it solves.
+// Whether a position writes its given k v^T, alone or beside a solved value.
 inline bool Gives(const ScanOptions& options) {
   return options.write == ScanWrite::kAdd || options.write == ScanWrite::kRwkv7;
 }
 
-// Sizes of a head. The normalizer z is a column of the state whose values are 1.
+// Sizes of a head. The normalizer z is one more column of the state, written with values of 1.
 struct ScanSizes {
   size_t dim, value_dim;
   size_t columns;  // of the state
@@ -150,8 +150,8 @@ struct ScanAddBackwardPieces {
 
 struct ScanBackwardPieces {
   ScanBlockPieces block;
-  // Gradients of a block, kScanSolveBlock rows each: of what is read (out, and the solved values),
-  // of given values, and of the rows q, a, given and solved keys.
+  // Gradients of a block, kScanSolveBlock rows each: of out, solved values and given values, and of
+  // the rows q, a, given keys and solved keys.
   float *go, *dy, *dv, *dq, *da, *dk, *db;
   float* values_t;        // two transposed sets of values [mp, kScanSolveBlock]
   float *s, *g;           // a state and the gradient of one [dp, mp]

@@ -24,7 +24,7 @@ struct ScanSequence {
   using Vector = std::vector<double>;
 
   size_t length = 0, dim = 0, value_dim = 0;
-  size_t valid = SIZE_MAX;  // positions from this one on change nothing
+  size_t valid = SIZE_MAX;  // positions >= valid change nothing
   ScanOptions options = {};
   Vector q = {}, k = {}, v = {}, decay = {}, erase = {}, write = {};
   Vector s0 = {}, z0 = {};  // [D * M], [D]; empty: zero
@@ -81,7 +81,7 @@ class ScanRef {
     if (width_.decay == 0) return 1;
     return std::exp(x_.decay[t * width_.decay + (width_.decay == 1 ? 0 : d)]);
   }
-  // The factor of k_d in the delta family's read of P, and (Strength) of v_m in its write.
+  // Delta rules: the factor of k_d in the read of P, and (Strength) of v_m in the write.
   double Erase(size_t t, size_t d) const {
     return x_.erase[t * width_.erase + (x_.options.write == ScanWrite::kDelta ? 0 : d)];
   }
@@ -92,8 +92,8 @@ class ScanRef {
     return x_.options.write == ScanWrite::kDelta || x_.options.write == ScanWrite::kTwoSided;
   }
 
-  // The vector y [M] that a position computes from the state before it, of which `p` is the decayed
-  // form. kAdd: v.
+  // The vector y [M] that a position writes, from the state s before it and its decayed form p.
+  // kAdd: v.
   Vector Solve(size_t t, const Vector& s, const Vector& p) const {
     Vector y(m_);
     for (size_t m = 0; m < m_; ++m) {
@@ -143,7 +143,8 @@ class ScanRef {
     }
   }
 
-  // From the gradient of out_t: that of q_t, added to those of the state after position t.
+  // Backward of Read(): from the gradient of out_t, writes the gradient of q_t and adds to grad_s
+  // and grad_z, the gradients of the state after position t.
   void ReadBackward(size_t t, const Vector& s, const Vector& z, const Vector& grad_out,
                     ScanSequence& grad, Vector& grad_s, Vector& grad_z) const {
     const double scale = x_.options.scale;
@@ -164,8 +165,8 @@ class ScanRef {
     }
   }
 
-  // From the gradient of the state after position t: those of its inputs, and of the state before,
-  // s and z.
+  // Backward of Step(): turns grad_s and grad_z, the gradients of the state after position t, into
+  // those of the state s and z before it, and adds to the gradients of the position's inputs.
   void StepBackward(size_t t, const Vector& s, const Vector& z, ScanSequence& grad, Vector& grad_s,
                     Vector& grad_z) const {
     const Vector p = Decayed(t, s), y = Solve(t, s, p);
@@ -197,7 +198,7 @@ class ScanRef {
     }
   }
 
-  // Backward of Solve(): adds to grad_p, the gradient of p, and sets grad_before, that of s.
+  // Backward of Solve(): adds to grad_p and grad_before, the gradients of p and s.
   void SolveBackward(size_t t, const Vector& s, const Vector& p, const Vector& grad_y,
                      ScanSequence& grad, Vector& grad_p, Vector& grad_before) const {
     for (size_t m = 0; m < m_; ++m) {

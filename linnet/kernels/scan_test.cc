@@ -13,7 +13,7 @@ namespace linnet::kernels {
 namespace {
 
 // Verifies the reference's own gradients against central differences of its forward, with an
-// initial state, a gradient of the final one, and a masked position.
+// initial state, a gradient of the final state, and a masked position.
 TEST(ScanRef, GradientsMatchCentralDifferences) {
   const size_t length = 6, d = 3, m = 2;
   ForScanPolicies([&](const ScanOptions& options) {
@@ -110,7 +110,7 @@ TEST_P(Scan, BackwardMatchesReference) {
         const ScanValues<float> got =
             RunScan(x, 1, SerialFor, /*backward=*/true, offset++ % 4).grad;
         const ScanValues<double> want = RunScanRef(x).grad;
-        // With one key channel the normalizer cancels q: its gradient is rounding errors.
+        // With one key channel the normalizer cancels q, whose gradient is only rounding errors.
         const bool cancels = options.normalize && size.dim == 1;
         EXPECT_LT(ScanDifference(got.q, want.q), cancels ? 1e-3 : 1e-5);
         EXPECT_LT(ScanDifference(got.k, want.k), 1e-5);

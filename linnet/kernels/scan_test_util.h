@@ -40,7 +40,7 @@ void ForScanPolicies(const Body& body) {
   }
 }
 
-// Tensors of a scan, dense as ScanTensors says; unused ones are empty.
+// Tensors of a scan, dense, with the shapes of ScanTensors; unused ones are empty.
 template <typename T>
 struct ScanValues {
   std::vector<T> q, k, v, decay, erase, write, s0, z0;
@@ -64,11 +64,11 @@ struct ScanResults {
   ScanValues<float> grad;
 };
 
-// How strongly states decay: a little at each position, or anything from not at all to -infinity.
+// Decay at each position: mild, or any g from 0 to -infinity.
 enum class ScanStrength { kMild, kStrong };
 
-// Random inputs of the sizes that models use: keys of length 1 and strengths in (0, 1) where there
-// are delta rules, so that states stay bounded; positive features where there is a normalizer.
+// Random inputs of the magnitudes that models use. Delta rules get keys of length 1 and strengths
+// in (0, 1), so that states stay bounded; a normalizer gets positive features.
 inline ScanProblem MakeScan(const ScanShape& shape, const ScanOptions& options,
                             ScanStrength strength, size_t tokens = SIZE_MAX) {
   if (tokens == SIZE_MAX) tokens = shape.batch * shape.length;
@@ -202,13 +202,13 @@ inline ScanResults RunScan(const ScanProblem& x, size_t slots, ParallelFor paral
   return r;
 }
 
-// The results of the reference, as floats' doubles.
+// The results of the reference, in double.
 struct ScanRefResults {
   Doubles out, s, z;
   ScanValues<double> grad;
 };
 
-// The reference on every head. `scale` replaces options.scale, which is a float, if it is not 0.
+// Runs the reference on every head. `scale`, if not 0, replaces options.scale, which is a float.
 template <typename T>
 ScanRefResults RunScanRef(const ScanProblem& x, const ScanValues<T>& in, bool backward = true,
                           double scale = 0) {

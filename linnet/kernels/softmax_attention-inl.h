@@ -79,7 +79,7 @@ HWY_NOINLINE void AttentionDots(size_t dim, const float* a, size_t a_panel, cons
   });
 }
 
-// Packs rows begin .. begin + count, times `scale`, into panels of `capacity` rows. Pads with zeros
+// Packs `count` rows from `begin` on, times `scale`, into panels of `capacity` rows. Pads with 0
 // to a multiple of a tile's rows and of a panel's width.
 void PackPanels(const AttentionRows<const float>& rows, size_t begin, size_t count, size_t dim,
                 float scale, size_t capacity, float* HWY_RESTRICT to) {
@@ -101,7 +101,7 @@ void PackPanels(const AttentionRows<const float>& rows, size_t begin, size_t cou
   }
 }
 
-// Packs keys begin .. begin + count into transposed panels, [dim][kTileWidth] each. Pads the last
+// Packs `count` keys from `begin` on into transposed panels, [dim][kTileWidth] each. Pads the last
 // panel with zeros.
 void PackTransposed(const AttentionRows<const float>& rows, size_t begin, size_t count, size_t dim,
                     float* HWY_RESTRICT to) {
@@ -150,14 +150,14 @@ struct Visible {
     return end > window ? std::min(end - window, limit) : 0;
   }
   size_t Count(size_t i) const { return causal ? std::min(limit, i + offset + 1) : limit; }
-  // The first query that sees key j < limit, and the end of those that do.
+  // Key j < limit is seen by the queries FirstQuery(j) .. EndQuery(j) - 1.
   size_t FirstQuery(size_t j) const { return causal && j > offset ? j - offset : 0; }
   size_t EndQuery(size_t j) const {
     if (window > SIZE_MAX - j) return SIZE_MAX;
     return j + window > offset ? j + window - offset : 0;
   }
-  // The first key of the block in which query i begins: that of its first key, or if it sees none,
-  // the last block.
+  // The first key of the first block that query i processes: the block of the first key that it
+  // sees or, if it sees none, the last block.
   size_t Start(size_t i) const {
     return std::min(First(i), std::max<size_t>(limit, 1) - 1) / kKeyBlock * kKeyBlock;
   }
@@ -297,7 +297,7 @@ HWY_NOINLINE void AttentionValues(size_t most, size_t value_dim, const float* we
   });
 }
 
-// Forward of queries first .. first + queries of one head.
+// Forward of `queries` queries of one head from `first` on.
 void AttentionForwardBlock(const SoftmaxAttentionShape& shape,
                            const SoftmaxAttentionOptions& options,
                            const SoftmaxAttentionForwardArgs& args, float* scratch, size_t n,
@@ -352,7 +352,7 @@ void AttentionForwardBlock(const SoftmaxAttentionShape& shape,
   }
 }
 
-// delta_i = out_i . grad_out_i for queries first .. first + queries of one head.
+// delta_i = out_i . grad_out_i for `queries` queries of one head from `first` on.
 void AttentionDelta(const SoftmaxAttentionShape& shape, const SoftmaxAttentionBackwardArgs& args,
                     size_t n, size_t h, size_t first, size_t queries) {
   const F32 d;
@@ -557,7 +557,8 @@ class BackwardBlocks {
   };
 
  private:
-  // Whether query i and all later ones see only later keys than the current ones, and have begun.
+  // Whether query i and all later ones see only keys after the current ones, and none of them
+  // starts its sums with the current block (Visible::Start()).
   bool Passed(size_t i) const {
     return visible_.First(i) >= begin_ + keys_ && visible_.Start(i) != begin_;
   }
@@ -589,8 +590,8 @@ class BackwardBlocks {
   size_t begin_ = 0, keys_ = 0;
 };
 
-// grad_k and grad_v of `keys` keys from `begin` on. with_queries: also grad_q; the keys must be all
-// keys of the head.
+// Computes grad_k and grad_v of `keys` keys from `begin` on. with_queries: also grad_q; the keys
+// must then be all keys of the head.
 void AttentionBackwardKeys(const SoftmaxAttentionShape& shape,
                            const SoftmaxAttentionOptions& options,
                            const SoftmaxAttentionBackwardArgs& args, float* scratch, size_t n,
@@ -609,7 +610,7 @@ void AttentionBackwardKeys(const SoftmaxAttentionShape& shape,
   } while (done < keys);
 }
 
-// grad_q of `queries` queries from `first` on, at most one block.
+// Computes grad_q of `queries` queries from `first` on, at most one block.
 void AttentionBackwardQueries(const SoftmaxAttentionShape& shape,
                               const SoftmaxAttentionOptions& options,
                               const SoftmaxAttentionBackwardArgs& args, float* scratch, size_t n,

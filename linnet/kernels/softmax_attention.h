@@ -18,10 +18,10 @@
 //   p_ij  = exp(scale q_i . k_j) / sum_j exp(scale q_i . k_j)
 //   out_i = sum_j p_ij v_j                                      [M]   (the paper's eq. 2)
 //
-// A query that sees no key gives 0. Keys and values that no query sees are not read: they may hold
-// anything, NaN too. A NaN that a query sees makes its result NaN, and an infinity may; both may
-// also affect some queries just before the first one that sees them, or just after the last one.
-// Keys that no query sees because they are before the first window must be finite.
+// A query that sees no key gives 0. Keys and values after the last key that any query sees are not
+// read: they may hold anything, NaN too. Keys and values before the first window must be finite.
+// A NaN that a query sees makes its result NaN, and an infinity may; both may also affect some
+// queries just before the first one that sees them, or just after the last one.
 //
 // Everything is fp32; the exponential has a relative error of about 2e-7. Results do not depend,
 // bit for bit, on the number of slots or threads. A query's result does not depend on the other
@@ -40,7 +40,7 @@ namespace linnet::kernels {
 // In order: N, L, S, H, D, M. L or S may be 0; D, M >= 1.
 struct SoftmaxAttentionShape {
   size_t batch = 0, queries = 0, keys = 0, heads = 0, dim = 0, value_dim = 0;
-  // Number of consecutive heads that share keys and values: head h reads those of h / readers.
+  // Number of consecutive heads that share keys and values: head h reads head h / readers of k, v.
   size_t readers = 1;
 };
 
@@ -48,7 +48,7 @@ struct SoftmaxAttentionOptions {
   float scale = 1;  // usually 1 / sqrt(D)
   bool causal = false;
   size_t offset = 0;  // keys before the first query; read only if `causal`
-  size_t window = 0;  // keys that a query sees, up to the last one; 0: all; read only if `causal`
+  size_t window = 0;  // maximum keys that a query sees, the latest ones; 0: all; only if `causal`
 };
 
 // Floats of scratch per slot on the active instruction set, enough for forward and backward. Grows

@@ -25,7 +25,7 @@ void Threads(size_t count, RangeBody body) {
 }
 
 // The largest difference relative to the largest expected value, or to 1 if that is larger: inputs
-// are of size 1, so smaller results are held to an absolute tolerance.
+// have a magnitude of about 1, so smaller results are held to an absolute tolerance.
 class Difference {
  public:
   void Add(const float* got, const Doubles& want) {
@@ -42,8 +42,8 @@ class Difference {
   double largest_ = 0, scale_ = 0;
 };
 
-// Rows in memory, the first one `shift` floats from its start. The gaps between and around them
-// must not change.
+// Layout of Rows in memory: the first row is `shift` floats from the start. Kernels must not change
+// the gaps between and around the rows.
 struct Layout {
   size_t shift = 0, gap = 0;  // gap: floats between one position's heads and the next's
   bool head_major = false;
@@ -221,8 +221,8 @@ void CheckProblem(const Problem& problem, double tolerance = 1e-5) {
 
 LINNET_SUITE_ON_EACH_ISA(SoftmaxAttention);
 
-// N, L, S, H, D, M: 1, sizes around a tile's rows, a tile's width and a block of keys, and odd
-// sizes.
+// {N, L, S, H, D, M}: sizes of 1, sizes around a tile's rows, a tile's width and a block of keys,
+// and odd sizes.
 const std::vector<SoftmaxAttentionShape> kShapes = {
     {1, 1, 1, 1, 1, 1},      {2, 3, 5, 2, 5, 7},     {1, 11, 12, 1, 3, 2},
     {1, 12, 13, 2, 16, 16},  {1, 13, 31, 1, 17, 15}, {2, 31, 33, 3, 32, 32},
@@ -249,8 +249,8 @@ TEST_P(SoftmaxAttention, TakesLengths) {
   }
 }
 
-// Windows of one key, around a block of keys and a task's queries, and beyond the sequence; in
-// whole sequences, pieces, and where some or all queries of a sequence are behind its keys.
+// Windows of one key, around a block of keys and a task's queries, and longer than the sequence; in
+// whole sequences, in pieces, and where the windows of some or all queries lie after the last key.
 TEST_P(SoftmaxAttention, TakesWindows) {
   for (size_t window : {1, 2, 13, 96, 191, 192, 193, 300, 1000}) {
     CheckProblem({{1, 420, 420, 1, 5, 9}, {0.5f, true, 0, window}, {}, {.shift = 1}});

@@ -372,9 +372,9 @@ class HeadRows {
     return Read(FeatureMap::kIdentity, block, SIZE_MAX, pack);
   }
 
-  // Destination of a block's results: their rows if those are whole vectors, else `pack`, from
-  // which Store() copies them. Partial sums belong in `pack`, unless InPlace() holds and `pack`
-  // holds no initial values of the sums.
+  // Destination of a block's results: rows of the tensor if they are whole vectors, else `pack`,
+  // from which Store() copies them. Partial sums belong in `pack`, unless InPlace() holds and
+  // `pack` holds no initial values of the sums.
   Rows<float> Results(const Block& block, float* pack) const {
     if constexpr (std::is_same_v<T, float>) {
       if (width_ % kPad == 0) return Of(block);
@@ -404,7 +404,7 @@ HWY_INLINE void CopyRow(const float* from, size_t n, float* to) {
              [&](size_t i, size_t used) HWY_ATTR { StoreN(LoadN(from + i, used), to + i, used); });
 }
 
-// Convert a dense state [dim, value_dim] to strips, to transposed strips, and strips to dense.
+// Convert a state between dense [dim, value_dim] and strips; LoadTransposed() also transposes it.
 HWY_INLINE void LoadState(const float* from, size_t dim, size_t value_dim, float* to) {
   ForStrips(Padded(dim), Padded(value_dim),
             [&](size_t f, size_t c, size_t width, size_t at) HWY_ATTR {

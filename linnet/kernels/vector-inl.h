@@ -23,7 +23,7 @@ using F32 = hn::CappedTag<float, 16>;
 using Vec = hn::Vec<F32>;
 
 // Loads n floats; the other lanes are zero. 1 <= n <= lanes. LoadN() and StoreN() touch no memory
-// beyond the n floats: another thread may be writing it. Highway's masked operations do on NEON.
+// beyond the n floats, which another thread may be writing. Highway's masked operations on NEON do.
 HWY_INLINE Vec LoadN(const float* from, size_t n) {
   const F32 d;
   if (HWY_LIKELY(n == hn::Lanes(d))) return hn::LoadU(d, from);
@@ -52,8 +52,8 @@ HWY_INLINE void StoreN(Vec v, float* to, size_t n) {
 #endif
 }
 
-// max(x, low), but NaN if x is NaN; `low` must not be. Of a number and a NaN, hn::Max() returns the
-// second on x86, and the number on other targets.
+// max(x, low), but NaN if x is NaN; `low` must not be NaN. For a number and a NaN, hn::Max()
+// returns the second argument on x86, and the number on other targets.
 HWY_INLINE Vec AtLeast(Vec x, Vec low) {
 #if HWY_TARGET == HWY_NEON
   return Vec(vmaxq_f32(low.raw, x.raw));
@@ -64,7 +64,7 @@ HWY_INLINE Vec AtLeast(Vec x, Vec low) {
 #endif
 }
 
-// min(x, high), but NaN if x is NaN; `high` must not be.
+// min(x, high), but NaN if x is NaN; `high` must not be NaN.
 HWY_INLINE Vec AtMost(Vec x, Vec high) {
 #if HWY_TARGET == HWY_NEON
   return Vec(vminq_f32(high.raw, x.raw));
@@ -119,8 +119,8 @@ HWY_INLINE void ForVectors(size_t n, Body body) {
   for (size_t i = 0; i < n; i += lanes) body(i, std::min(lanes, n - i));
 }
 
-// Leaves `at` unchanged but hides that from the compiler, so that it loads again instead of
-// keeping a value in a register.
+// Leaves `at` unchanged but hides that from the compiler, which then loads a value again instead of
+// keeping it in a register.
 HWY_INLINE void HidePointer(const float*& at) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG
   asm("" : "+r"(at));

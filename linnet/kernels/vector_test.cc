@@ -8,7 +8,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// to[i] = x[i], not below `low` and not above `high`, with vectors of `step` floats at most.
+// to[i] = min(max(x[i], low), high), in vectors of at most `step` floats.
 void ClampRow(size_t n, size_t step, float low, float high, const float* x, float* to) {
   const F32 d;
   step = std::min(step, hn::Lanes(d));
@@ -68,7 +68,7 @@ TEST_P(VectorTest, BoundsKeepNan) {
   }
 }
 
-// A page without access follows the row.
+// An inaccessible page follows the row.
 TEST_P(VectorTest, PartsOfVectorsTouchNoMemoryBeyondThem) {
   constexpr float kMost = std::numeric_limits<float>::max();
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));

@@ -37,12 +37,13 @@ BytePairs::BytePairs(Ids ids, const std::vector<std::pair<std::string, std::stri
   merges_.reserve(merges.size());
   for (size_t rank = 0; rank < merges.size(); ++rank) {
     const auto& [left, right] = merges[rank];
-    // Of a pair that is listed twice, the last one counts, as in the tokenizers library.
+    // If a pair is listed twice, the last entry counts, as in the tokenizers library.
     merges_[Pair(id(left), id(right))] = {static_cast<uint32_t>(rank), id(left + right)};
   }
 }
 
-// One token for each character, or more for one outside the vocabulary.
+// The tokens of a word before any merge: one per character of the vocabulary; for other characters
+// one per byte, the unknown token, or none (BytePairOptions).
 std::vector<int32_t> BytePairs::Characters(std::string_view word) const {
   std::vector<int32_t> tokens;
   bool fusing = false;
@@ -74,11 +75,12 @@ void BytePairs::Append(std::string_view word, std::vector<int32_t>& ids) const {
     }
   }
   std::vector<int32_t> tokens = Characters(word);
-  // The tokens as a list; a merged token stays at its left half's place, the right one becomes -1.
+  // The tokens as a linked list. A merged token takes the place of its left half; the right half
+  // becomes -1.
   const size_t count = tokens.size();
   std::vector<size_t> before(count), after(count);
   for (size_t i = 0; i < count; ++i) before[i] = i - 1, after[i] = i + 1;
-  // Rank, place and merged token: the first learned, then the leftmost, is on top.
+  // Rank, place and merged token. On top is the merge learned first, among equals the leftmost.
   using Candidate = std::tuple<uint32_t, size_t, int32_t>;
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
   const auto consider = [&](size_t left) {

@@ -18,9 +18,9 @@
 namespace linnet {
 
 struct BytePairOptions {
-  std::string unknown = {};    // the token of characters outside the vocabulary; "": left out
+  std::string unknown = {};    // token of characters outside the vocabulary; "": these are left out
   bool fuse_unknown = false;   // one token for consecutive unknown characters
-  bool byte_fallback = false;  // "<0x0A>" for each byte instead, if the vocabulary has them all
+  bool byte_fallback = false;  // for these, "<0x0A>" per byte, if the vocabulary has all of them
   bool ignore_merges = false;  // a word in the vocabulary is one token
 };
 
@@ -28,8 +28,8 @@ class BytePairs {
  public:
   using Ids = std::unordered_map<std::string, int32_t>;
 
-  // merges: in the order in which they were learned. Throws InputError, beginning with `where`, if
-  // the vocabulary lacks a token of a merge, or the unknown one.
+  // merges: in the order in which they were learned. Throws InputError, with a message that begins
+  // with `where`, if the vocabulary lacks a token of a merge, or the unknown token.
   BytePairs(Ids ids, const std::vector<std::pair<std::string, std::string>>& merges,
             const BytePairOptions& options, const std::string& where);
 

@@ -21,7 +21,8 @@ constexpr const char* kRunModel = "model.safetensors";  // the name that linnet 
 
 constexpr const char* kImport = "; convert it with 'linnet import'";
 
-// Whether the file is a zip archive, as torch.save writes, or a pickle, as it wrote before 1.6.
+// Whether the file is a zip archive, as torch.save writes, or a pickle, as it wrote before PyTorch
+// 1.6.
 bool IsPyTorchs(std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return text.starts_with("PK\3\4") || text.starts_with("\x80\x02\x8a\x0a");

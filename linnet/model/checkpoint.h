@@ -6,7 +6,8 @@
 //
 // Opening validates everything that a reader relies on, since files may come from anywhere: the
 // spec, and that each tensor of its table is present, in the right shape, in fp32 or in a type of
-// a narrower precision (precision.h). A file may leave out a table of positions: it is computed.
+// a narrower precision (precision.h). A file may leave out its position table, which is then
+// computed (HasComputedPositions()).
 #ifndef LINNET_MODEL_CHECKPOINT_H_
 #define LINNET_MODEL_CHECKPOINT_H_
 
@@ -55,8 +56,8 @@ class Checkpoint {
   std::map<std::string, AlignedBuffer<float>, std::less<>> widened_;
 };
 
-// Whether a tensor of the spec's table is one of positions that a file may leave out, because
-// PositionTable(spec) has its values.
+// Whether a file may leave out this tensor of the spec's table, because PositionTable(spec)
+// computes it: true for the position table, unless it is larger than 2^26 values.
 bool HasComputedPositions(const ModelSpec& spec, const std::string& tensor_name);
 
 // Throws InputError naming file and tensor if a value is infinite or NaN.

@@ -61,7 +61,8 @@ void RffFeatures(const FeatureInput& input, const float* x, bool, float* phi) {
 }
 
 // Features of a key: exp(min(y omega - |y|^2 / 2, 40)) / sqrt(columns). Features of a query:
-// exp(y omega - max(y omega)), since its own factor cancels. F = columns.
+// exp(y omega - max(y omega)), since a factor common to all features of a query cancels in the
+// output. F = columns.
 void FavorFeatures(const FeatureInput& input, const float* x, bool query, float* phi) {
   const size_t columns = input.columns;
   const float half = Projections(input, x, phi) / 2;

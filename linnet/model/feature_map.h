@@ -42,7 +42,7 @@ struct FeatureMapInfo {
 };
 
 std::vector<FeatureMapInfo> FeatureMaps();
-// Throws InputError, listing the known maps.
+// Throws InputError, with a message that lists the known maps.
 FeatureMapInfo FindFeatureMap(const std::string& name);
 // Registers a map. Throws InputError if the name is taken.
 void AddFeatureMap(const FeatureMapInfo& info);
@@ -54,8 +54,8 @@ int64_t FeatureSize(const MixerSpec& spec, int query_dim);
 // none. Does not depend on the spec's kind.
 int64_t OmegaColumns(const MixerSpec& spec, int query_dim);
 
-// Throws InputError, beginning with `where`, on an unknown feature map or an invalid number of
-// features. Does not depend on the spec's kind.
+// Throws InputError, with a message that begins with `where`, on an unknown feature map or an
+// invalid number of features. Does not depend on the spec's kind.
 void ValidateFeatureMap(const MixerSpec& spec, int64_t query_dim, const std::string& where);
 
 }  // namespace linnet

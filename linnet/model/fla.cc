@@ -30,18 +30,18 @@ constexpr const char* kWeights = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr const char* kTokenizer = "tokenizer.json";
 
-// The lower bounds of hgrn. flash-linear-attention has model.lower_bounds [layers, channels]: with
-// p = softmax over the layers, the bound of layer l is p_1 + ... + p_l, in layer 0 zero. linnet has
-// the logit of each layer's bound.
+// The lower bounds of hgrn. flash-linear-attention stores model.lower_bounds [layers, channels]:
+// with p their softmax over the layers, the bound of layer l is p_1 + ... + p_l, and 0 in layer 0.
+// linnet stores the logit of each layer's bound.
 constexpr const char* kBounds = "model.lower_bounds";
-constexpr double kNoBound = -100;  // its sigmoid is zero beside any decay
+constexpr double kNoBound = -100;  // logit of a bound of 0: its sigmoid is negligible
 
 bool IsBound(const TensorInfo& info) { return info.name.ends_with(".attention.lower_bound"); }
 size_t LayerOf(const TensorInfo& info) {
   return static_cast<size_t>(std::atoi(info.name.c_str() + std::strlen("transformer.layers.")));
 }
 
-// all: [layers, channels] of flash-linear-attention.
+// Computes the logits [channels] of a layer's bounds. all: model.lower_bounds [layers, channels].
 void BoundLogits(std::span<const float> all, size_t layer, std::span<float> logits) {
   const size_t channels = logits.size(), layers = all.size() / channels;
   for (size_t c = 0; c < channels; ++c) {
@@ -56,7 +56,7 @@ void BoundLogits(std::span<const float> all, size_t layer, std::span<float> logi
   }
 }
 
-// The way back, for all layers.
+// The inverse for all layers: model.lower_bounds, or empty if the model has no lower bounds.
 std::vector<float> BoundsOf(const Checkpoint& checkpoint) {
   const auto layers = static_cast<size_t>(checkpoint.spec().stack.layers());
   std::vector<std::vector<double>> bounds;
@@ -223,8 +223,8 @@ void FlaModel::OpenTensors(const std::string& folder) {
   }
 }
 
-// Where a tensor of linnet's is. Older versions had an MLP's gate and first matrix in one tensor,
-// and another name of the norm after a mixer.
+// Finds a tensor of TensorTable() in the folder's files. Older versions of flash-linear-attention
+// have an MLP's gate and first matrix in one tensor, and another name for the norm after a mixer.
 FlaModel::Source FlaModel::SourceOf(const TensorInfo& info) const {
   const size_t count = Numel(info.shape);
   if (IsBound(info)) {
@@ -237,7 +237,7 @@ FlaModel::Source FlaModel::SourceOf(const TensorInfo& info) const {
     name = FlaPartOf(spec_.stack.mixer(), {"value_embedding.weight", {}}).name;
   }
   if (name == "backbone.embeddings.weight" && tensors_.count(name) == 0) {
-    name = "backbone.embedding.weight";  // as Mamba's authors have it
+    name = "backbone.embedding.weight";  // the name in the files of Mamba's authors
   }
   const std::string fused_norm = ".g_norm_swish_gate.";
   if (const size_t at = name.find(fused_norm); at != name.npos && tensors_.count(name) == 0) {
@@ -260,7 +260,8 @@ FlaModel::Source FlaModel::SourceOf(const TensorInfo& info) const {
   return {&Fitting(name, shape), first, count};
 }
 
-// The tensor of that name. Throws InputError if it is missing or has another shape.
+// The tensor of that name. Throws InputError if it is missing or does not hold floats of this
+// shape.
 const Tensor& FlaModel::Fitting(const std::string& name, const std::vector<int64_t>& shape) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
@@ -328,7 +329,7 @@ void WriteFla(const Checkpoint& checkpoint, const std::string& folder) {
   json config = WriteFlaConfig(spec, checkpoint.path());
   std::error_code error;
   if (fs::exists(folder, error) && !fs::is_empty(folder, error)) {
-    throw InputError(folder, ": exists and is no empty folder; choose another --out");
+    throw InputError(folder, ": already exists and is not an empty folder; choose another --out");
   }
   const std::vector<float> bounds = BoundsOf(checkpoint);
   CheckWritableFolder(folder);

@@ -29,13 +29,13 @@ namespace linnet {
 
 class FlaModel {
  public:
-  // tokenizer: the file of the vocabulary; "": tokenizer.json of the folder. Without one, the
-  // model's task is "tokens", which has no text. Throws InputError on anything missing, unknown or
-  // of another size.
+  // tokenizer: path of a tokenizer.json; "": that of the folder. If there is none, the model's task
+  // is "tokens", which has no text. Throws InputError if a file, field or tensor is missing,
+  // unknown or of the wrong size.
   static FlaModel Open(const std::string& folder, const std::string& tokenizer = "");
 
   const ModelSpec& spec() const { return spec_; }
-  // kBf16 if the file has every matrix in BF16, otherwise kF32.
+  // kBf16 if every matrix is stored in BF16, otherwise kF32.
   Precision precision() const;
   size_t files() const { return files_.size(); }
 
@@ -43,8 +43,8 @@ class FlaModel {
   void Write(const std::string& path, const std::string& training) const;
 
  private:
-  // A part of a tensor of the folder: all of it, or some of its rows. For a lower bound, all of the
-  // tensor that it is computed from.
+  // A tensor of the folder, or some of its rows. For a lower bound: the whole tensor from which it
+  // is computed.
   struct Source {
     const Tensor* tensor;
     size_t first, count;  // elements
@@ -62,9 +62,10 @@ class FlaModel {
   std::map<std::string, const Tensor*> tensors_;
 };
 
-// Where flash-linear-attention has a tensor of TensorTable(): rows from `first` on of a tensor with
-// `rows` rows. Mamba-2 has the products and convolutions of a layer in one tensor each. Not for the
-// lower bounds of hgrn, which are not stored as such (SourceOf() and WriteFla()).
+// The place of a tensor of TensorTable() in flash-linear-attention's files: rows from `first` on of
+// the tensor `name`, which has `rows` rows. Mamba-2 stores a layer's input projections as one
+// tensor and its convolutions as another. Does not apply to hgrn's lower bounds, which are
+// converted (SourceOf(), WriteFla()).
 struct FlaPart {
   std::string name;
   int64_t first = 0, rows = 0;

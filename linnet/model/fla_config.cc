@@ -58,7 +58,7 @@ constexpr const char* kHarmless[] = {
     "use_l2warp",
 };
 
-// Python writes a limit that is infinite as Infinity, which is no JSON.
+// Replaces Infinity, which Python writes for an infinite limit and which is not JSON, by 1e308.
 std::string WithoutInfinity(std::string text) {
   constexpr std::string_view kInfinity = "Infinity", kLarge = "1e308";
   bool quoted = false;
@@ -107,7 +107,7 @@ class Config {
     if (!fields_[name].is_string()) Bad(name);
     return fields_[name];
   }
-  // The first of a list, or a number.
+  // A number, or the first number of a list.
   int First(const char* name, int otherwise) {
     if (!Has(name) || !fields_[name].is_array() || fields_[name].empty()) {
       return Int(name, otherwise);
@@ -116,7 +116,7 @@ class Config {
     if (!first.is_number_integer() || first < 0 || first > 1 << 30) Bad(name);
     return first;
   }
-  // Integers in [0, count).
+  // A list of layers, each in [0, count).
   std::set<int> Indices(const char* name, int count) {
     std::set<int> all;
     if (!Has(name) || !fields_[name].is_array()) Bad(name);
@@ -133,14 +133,14 @@ class Config {
     if (!Has(name) || !fields_[name].is_object()) Bad(name);
     return {StrCat(where_, ": ", name), fields_[name]};
   }
-  // Fields with only one value that linnet supports.
+  // Refuses all values but the one that linnet supports. otherwise: the value of an absent field.
   void MustBe(const char* name, bool value, bool otherwise) {
     if (Bool(name, otherwise) != value) Unsupported(name, !value);
   }
   void MustBe(const char* name, const std::string& value) {
     if (String(name, value) != value) Unsupported(name);
   }
-  // [0, infinity].
+  // Refuses all limits but [0, infinity].
   void MustBeUnlimited(const char* name) {
     if (Has(name) && fields_[name] != json({0, 1e308})) Unsupported(name);
   }
@@ -151,7 +151,7 @@ class Config {
     if (fields_.contains(name) && fields_[name].is_null()) Unsupported(name);
   }
 
-  // Options that are off need not be known.
+  // Refuses fields that nothing has read, unless they are harmless, null or false.
   void Finish() const {
     std::vector<std::string> unknown;
     for (const auto& [name, value] : fields_.items()) {
@@ -181,7 +181,7 @@ class Config {
   std::set<std::string, std::less<>> read_;
 };
 
-// Head sizes that are shares of hidden_size.
+// Reads head sizes that are given as shares of hidden_size (expand_k, expand_v).
 void ReadShares(Config& config, int width, double keys, double values, int heads,
                 MixerSpec& mixer) {
   mixer.heads = config.Int("num_heads", heads);
@@ -197,7 +197,7 @@ void ReadShares(Config& config, int width, double keys, double values, int heads
   mixer.query_dim = share("expand_k", keys), mixer.value_dim = share("expand_v", values);
 }
 
-// Head sizes from head_dim, with queries and keys that heads may share.
+// Reads head sizes from head_dim. If num_v_heads > num_heads, heads share queries and keys.
 void ReadHeadSizes(Config& config, int dim, int heads, double values, MixerSpec& mixer) {
   const int key_heads = config.Int("num_heads", heads);
   mixer.heads = config.Int("num_v_heads", key_heads);
@@ -214,7 +214,7 @@ void ReadConvolution(Config& config, MixerSpec& mixer) {
   mixer.negative_eigenvalues = config.Bool("allow_neg_eigval", false);
 }
 
-// A number whose product with `width`, cut to an integer, is `size`.
+// A number whose product with `width`, truncated to an integer, is `size`.
 double ShareOf(int size, int width) {
   double share = static_cast<double>(size) / width;
   while (static_cast<int>(width * share) < size) share = std::nextafter(share, 2.0 * share);
@@ -270,7 +270,7 @@ void WritePlain(const MixerSpec& mixer, int width, json& config) {
   if (mixer.key_heads > 0) config["num_kv_heads"] = mixer.key_heads;
 }
 
-// Also what transformers calls mamba2, which has other names of a few options.
+// Also reads the mamba2 of the transformers library, which has other names for a few options.
 void ReadMamba2(Config& config, int width, MixerSpec& mixer) {
   mixer.value_dim = config.Int("head_dim", 64);
   const int64_t values = int64_t{width} * config.Int("expand", 2);
@@ -296,7 +296,7 @@ void ReadMamba2(Config& config, int width, MixerSpec& mixer) {
   config.MustBeUnlimited("dt_limit"), config.MustBeUnlimited("time_step_limit");
 }
 
-// The channels of flash-linear-attention's hgrn have no heads; here they are cut into some.
+// The channels of flash-linear-attention's hgrn have no heads; linnet divides them into heads.
 void ReadHgrn(Config& config, int width, MixerSpec& mixer) {
   const double values = std::trunc(width * config.Number("expand_ratio", 1));
   if (!(values >= 1 && values < 1 << 20)) config.Refuse("hidden_size x expand_ratio is ", values);
@@ -311,7 +311,8 @@ void ReadHgrn(Config& config, int width, MixerSpec& mixer) {
   config.MustBe("elementwise_affine", true, true);
 }
 
-// A kind of model: its model_type, and its mixer to and from the config and hidden_size.
+// A kind of model: its model_type, its mixer, and functions that convert the mixer's parameters
+// from and to a config. width: hidden_size.
 struct Kind {
   const char* type;
   const char* mixer;
@@ -401,7 +402,7 @@ constexpr Kind kKinds[] = {
      [](Config& config, int, MixerSpec& mixer) {
        ReadHeadSizes(config, 128, 16, 1, mixer);
        ReadConvolution(config, mixer);
-       config.Has("safe_gate");  // holds with a lower_bound
+       config.Has("safe_gate");  // follows from lower_bound
        mixer.decay_floor = static_cast<float>(config.Number("lower_bound", 0));
      },
      [](const MixerSpec& mixer, int width, json& config) {
@@ -477,7 +478,7 @@ json WriteSoftmax(const MixerSpec& mixer, const StackSpec& stack) {
           {"rope_theta", Rounded(mixer.rotary_base)}};
 }
 
-// The layers' mixers as a pattern, the shortest one that repeats.
+// Sets the stack's pattern: the shortest one whose repetition gives these mixers.
 void SetPattern(const std::vector<const MixerSpec*>& layers, StackSpec& stack) {
   const size_t count = layers.size();
   size_t period = 1;
@@ -493,7 +494,7 @@ void SetPattern(const std::vector<const MixerSpec*>& layers, StackSpec& stack) {
   stack.repeat = static_cast<int>(count / period);
 }
 
-// Some layers of a hybrid have softmax attention.
+// Reads a hybrid: a model in which some layers have softmax attention.
 void ReadHybrid(Config& config, const MixerSpec& mixer, StackSpec& stack) {
   Config attn = config.Object("attn");
   const int count = stack.repeat;
@@ -567,7 +568,7 @@ FlaConfig ReadFlaConfig(const std::string& path) {
 
 json WriteFlaConfig(const ModelSpec& spec, const std::string& where) {
   const StackSpec& stack = spec.stack;
-  // Softmax attention may be in some layers, the same in all of these.
+  // Some layers may have softmax attention, all of them with the same parameters.
   const auto is_softmax = [](const MixerSpec& one) { return FindMixer(one.kind).windows; };
   const std::vector<MixerSpec>& pattern = stack.pattern;
   const auto softmax = std::find_if(pattern.begin(), pattern.end(), is_softmax);

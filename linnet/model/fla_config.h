@@ -21,13 +21,14 @@ struct FlaConfig {
   int end = -1;       // eos_token_id; -1: none
 };
 
-// Throws InputError on unknown options and values, and on a file that is no JSON object.
+// Throws InputError on unknown options and values, and if the file is not a JSON object.
 FlaConfig ReadFlaConfig(const std::string& path);
 
-// Throws InputError, beginning with `where`, for models that flash-linear-attention does not have.
+// Throws InputError, with a message that begins with `where`, for models that
+// flash-linear-attention does not have.
 nlohmann::json WriteFlaConfig(const ModelSpec& spec, const std::string& where);
 
-// A JSON object from a file; Python's Infinity is 1e308. Throws InputError.
+// Reads a JSON object from a file, Python's Infinity as 1e308. Throws InputError if it is not one.
 nlohmann::json ReadJsonObject(const std::string& path);
 
 }  // namespace linnet

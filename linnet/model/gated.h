@@ -5,7 +5,7 @@
 //   GatedForm form = FindMixer("gla").gated(spec);
 //   GatedProjections(spec, form)      // q_proj, k_proj, v_proj, gk_proj.0, g_proj
 //
-// For a position x, head h, with K = query_dim and V = value_dim:
+// For a position t with input x, and head h, with K = query_dim and V = value_dim:
 //
 //   q, k, v   projections of x; with a convolution, silu(causal depthwise convolution) of them;
 //             with a delta rule, q and k are divided by sqrt(|q|^2 + 1e-6), sqrt(|k|^2 + 1e-6);
@@ -14,16 +14,16 @@
 //   out       the output of the scan with scale K^-1/2 and the decay and write below
 //   result    out / sqrt(mean(out^2) + eps) * norm, times silu(g) or sigmoid(g)
 //
-// Groups of `readers` heads share projections: q and k, or with `shared_values` k, v and a decay
-// per key channel.
+// Every `readers` consecutive heads share projections: q and k, or with `shared_values` k, v and
+// the decays per key channel.
 //
 // With `householders` = n, a position has n keys, values and strengths, and the state takes n delta
 // steps: it decays before the first and is read after the last.
 //
-// With `timed` (Mamba-2), a position has the time step d = softplus(a_proj x + dt_bias). The decay
-// is -exp(A_log) d, the scan's scale is 1, its value is d v, out is the scan's output + D v, and the
-// result is y / sqrt(mean(y^2) + eps) * norm with y = out silu(g), where the mean is over the
-// channels of all heads that read the same keys.
+// With `timed` (Mamba-2), a position has the time step d = softplus(a_proj x + dt_bias). The
+// logarithm of the decay is -exp(A_log) d, the scan's scale is 1 and its value d v. out is the
+// scan's output + D v. The result is y / sqrt(mean(y^2) + eps) * norm with y = out silu(g), where
+// the mean is over the channels of all heads that read the same keys.
 //
 // The decay kChannel (HGRN) has no queries and keys: the state of a head is V numbers h, with
 //
@@ -61,8 +61,8 @@ enum class GatedDecay : uint8_t {
   kChannel,  // one decay per channel of a state of V numbers, see above
 };
 
-// The scan's write (kernels/scan.h). spec.negative_eigenvalues doubles the strengths of erasing, to
-// at most 2.
+// The scan's write (kernels/scan.h). spec.negative_eigenvalues doubles sigmoid(b_proj x), to at
+// most 2.
 enum class GatedWrite : uint8_t {
   kAdd,
   kDelta,     // the strength sigmoid(b_proj x), a scalar
@@ -83,7 +83,7 @@ struct GatedForm {
   bool rotary = false;
   const char* norm = "o_norm";
   int readers = 1;             // consecutive heads that share keys
-  bool shared_values = false;  // they also share values and decays per key channel; else queries
+  bool shared_values = false;  // they share values and decays per key channel, not queries
   int householders = 1;        // delta steps per position
   bool timed = false;
   bool bounded = false;
@@ -91,7 +91,7 @@ struct GatedForm {
   int query_readers() const { return shared_values ? 1 : readers; }
   int value_readers() const { return shared_values ? readers : 1; }
   bool by_channel() const { return decay == GatedDecay::kChannel; }
-  // The number of consecutive heads whose outputs are normalized together, of `heads`.
+  // The number of consecutive heads whose outputs are normalized together, if a layer has `heads`.
   int norm_heads(int heads) const { return by_channel() ? heads : timed ? readers : 1; }
   bool delta() const { return write != GatedWrite::kAdd; }
   float scale(int query_dim) const {
@@ -103,9 +103,10 @@ struct GatedForm {
 inline constexpr float kGatedNormEps = 1e-6f;
 inline constexpr float kLowRankDecayDivisor = 16;
 
-// All without biases. The first three are queries, keys and values (kChannel: i, f and the gate).
+// The input projections, all without biases. The first three are queries, keys and values
+// (kChannel: i, f and the gate).
 std::vector<ProjectionInfo> GatedProjections(const MixerSpec& spec, const GatedForm& form);
-// The mixer's other tensors. Second factors of low-rank products are name.1.weight [out, rank].
+// The mixer's other tensors. A low-rank projection's second factor is name.1.weight [out, rank].
 std::vector<TensorInfo> GatedTensors(const MixerSpec& spec, const GatedForm& form);
 
 // The number of heads that share one of MixerSpec::key_heads.

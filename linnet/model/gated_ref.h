@@ -40,7 +40,7 @@ class GatedOracle {
         keys_(static_cast<size_t>(spec.query_dim)),
         values_(static_cast<size_t>(spec.value_dim)) {}
 
-  // Without the norm, and what follows it, if the norm is common to several heads.
+  // The head's outputs [positions][V]: before the norm if several heads are normalized together.
   Rows Out() const {
     if (form_.by_channel()) return Channels();
     Rows out, s(keys_, Row(values_));
@@ -237,8 +237,8 @@ inline GatedHead::Rows GatedOut(const MixerSpec& spec, const GatedHead& head) {
   return GatedOracle(spec, head).Out();
 }
 
-// Applies the norm that heads have in common, and the gate behind it. heads: all of a layer, or
-// those of one norm.
+// Applies a norm that several heads share, and the gate after it. heads: all heads of a layer, or
+// all that share one norm.
 inline void NormalizeTogether(const MixerSpec& spec, const std::vector<GatedHead>& heads,
                               std::vector<GatedHead::Rows>& outs) {
   const GatedForm form = FindMixer(spec.kind).gated(spec);
@@ -256,7 +256,7 @@ inline void NormalizeTogether(const MixerSpec& spec, const std::vector<GatedHead
       for (size_t h = first; h < first + set; ++h) {
         for (size_t m = 0; m < values; ++m) {
           outs[h][t][m] *= weight[heads[h].index * values + m] / root;
-          if (form.timed) continue;  // whose gate is before the norm
+          if (form.timed) continue;  // the gate came before the norm
           const double gate = heads[h].in.at("g_proj")[t][m];
           outs[h][t][m] *= gate / (1 + std::exp(-gate));
         }

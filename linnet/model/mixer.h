@@ -51,11 +51,11 @@ struct MixerInfo {
   std::vector<std::string> options = {};
   // Kind and parameters in a few words; null: the name.
   std::string (*describe)(const MixerSpec& spec) = nullptr;
-  // Names the feature of this mixer that fast-transformers does not have; "" or null: none.
+  // Names the feature of this mixer that fast-transformers lacks; "" or null: none.
   std::string (*beyond)(const MixerSpec& spec) = nullptr;
   // The input projections, queries, keys and values first; null: these three only.
   std::vector<ProjectionInfo> (*projections)(const MixerSpec& spec) = nullptr;
-  // Further tensors, named beside the projections ("...attention.A_log"); null: none.
+  // Further tensors, with the same prefix as the projections ("...attention.A_log"); null: none.
   std::vector<TensorInfo> (*tensors)(const MixerSpec& spec) = nullptr;
   // The form of a gated recurrence, from which its projections and tensors follow; null: the mixer
   // is not a gated recurrence.
@@ -67,7 +67,7 @@ struct MixerInfo {
 // All registered kinds, the library's own first.
 std::vector<MixerInfo> Mixers();
 
-// The kind of that name. Throws InputError, listing the known kinds.
+// The kind of that name. Throws InputError, with a message that lists the known kinds.
 MixerInfo FindMixer(const std::string& name);
 // The kind of a spec, with the effects of its options: a window makes it always causal, with a
 // state of constant size.
@@ -77,7 +77,7 @@ MixerInfo FindMixer(const MixerSpec& spec);
 void AddMixer(const MixerInfo& info);
 
 // The mixer for an encoder or cross attention if the decoder uses this one (MixerInfo::cross). It
-// has neither a window nor rotations.
+// has neither a window nor rotary positions. Throws InputError if the kind has no such mixer.
 MixerSpec CrossMixer(const MixerSpec& spec);
 
 std::string Describe(const MixerSpec& spec);
@@ -96,7 +96,7 @@ std::vector<ProjectionInfo> MixerProjections(const MixerSpec& spec);
 void MixerTensors(const MixerSpec& spec, int64_t d_model, const std::string& name,
                   std::vector<TensorInfo>& table);
 
-// Throws InputError, beginning with `where`, on unknown names and invalid sizes.
+// Throws InputError, with a message that begins with `where`, on unknown names and invalid sizes.
 void Validate(const MixerSpec& spec, int query_dim, const std::string& where);
 
 // The factor of q . k in the softmax: spec.scale, or 1 / sqrt(query_dim) if that is 0.

@@ -89,7 +89,8 @@ TEST(ModelSpec, RefusesInvalidFields) {
   }
 }
 
-// Files of models without a stem are unchanged; windows are written even at their defaults.
+// Files of models without a stem are unchanged. With a stem, its window sizes are written even at
+// their defaults.
 TEST(ModelSpec, AStemAddsItsFieldsAndTensors) {
   ModelSpec spec = TinyImages();
   EXPECT_EQ(ToJson(spec).find("stem"), std::string::npos);
@@ -99,7 +100,8 @@ TEST(ModelSpec, AStemAddsItsFieldsAndTensors) {
   spec.input.stem = {.channels = 5, .rows = 2, .columns = 3, .second_columns = 1};
   EXPECT_EQ(FromJson(ToJson(spec), "x"), spec);
   EXPECT_NE(ToJson(spec).find("\"stem_second_rows\":3"), std::string::npos);
-  // From the bytes of one row and one pixel back, and two bytes of the pixel, to the current one.
+  // Before the last byte of a pixel, the window has a row, a pixel and two bytes, of which the
+  // second is the current token.
   EXPECT_EQ(spec.Reach(), 6 + 3 + 1);
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const TensorInfo& info : TensorTable(spec)) shapes[info.name] = info.shape;
@@ -149,7 +151,7 @@ TEST(ModelSpec, MessagesStayShort) {
     }
   }
   EXPECT_LT(SpecError("{\"" + many + "\": 1}").size(), 700u);
-  // Other tests may have added a kind after these.
+  // Other tests may have registered more kinds, which come last.
   EXPECT_TRUE(
       SpecError("{\"attention\": \"softmax\"}")
           .starts_with("here: unknown attention 'softmax'; choose one of causal-linear, full, "
@@ -187,7 +189,7 @@ TEST(ModelSpec, GridPositionsGiveRowAndColumnOfTheNextByte) {
   Validate(spec);
   const std::vector<float> table = PositionTable(spec);
   ASSERT_EQ(table.size(), 59u * 16);
-  // Byte 37 is in row 2 (rows have 15 bytes) at offset 7.
+  // Position 36 predicts byte 37, which is in row 2 (rows have 15 bytes) at offset 7.
   const float* at = &table[36 * 16];
   EXPECT_FLOAT_EQ(at[0], static_cast<float>(std::sin(36.0)));
   EXPECT_FLOAT_EQ(at[2], static_cast<float>(std::sin(36.0 * 0.1)));

@@ -110,7 +110,8 @@ int Layers(const Named& named, const std::string& stack) {
   return layers;
 }
 
-// Throws InputError for tensors that are not a complete linnet model, whatever their shapes.
+// Throws InputError if the names are those of a part of a model, or of a speech model, which cannot
+// be imported.
 void CheckWhole(const Named& named, const std::string& path) {
   const auto refuse = [&](const auto&... message) {
     throw InputError(path, ": holds ", message...);
@@ -199,7 +200,7 @@ class SpecReader {
            vocabulary == 256 + Vocabulary::kFirst;
   }
 
-  // Sets what the names determine, and checks that none is missing or extra.
+  // Sets the fields that the names determine, and checks that no name is missing or extra.
   void Names() {
     StackSpec& stack = spec_.stack;
     const bool decoder = HasPrefix(named_, "decoder.");
@@ -323,7 +324,7 @@ class SpecReader {
     return *row;
   }
 
-  // Meaning of the tokens, and whether the vocabulary includes the special ones.
+  // Sets the meaning of the tokens, and the number of special tokens that the vocabulary lacks.
   void Text() {
     const TextUnit unit = choices_.characters.empty() ? TextUnit::kByte : TextUnit::kCharacter;
     const TextSpec text = {.unit = unit, .characters = choices_.characters};
@@ -342,7 +343,7 @@ class SpecReader {
     spec_.part = text;
   }
 
-  // Width, height and channels, and thereby the number of positions used.
+  // Sets width, height and channels, and from these the number of positions used.
   void Images() {
     spec_.head.kind = HeadKind::kLogistics;
     spec_.head.mixtures = outputs_ / 3;
@@ -408,7 +409,7 @@ float FromHalf(uint16_t half) {
   return sign * std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
 }
 
-// The first `size` elements, all of them finite; stored in `own` if converted.
+// The first `size` elements, stored in `own` if converted. Throws InputError if one is not finite.
 std::span<const float> Floats(const Tensor& tensor, size_t size, std::vector<float>& own,
                               const std::string& path) {
   std::span<const float> floats;
@@ -496,7 +497,7 @@ std::string ReferenceName(const std::string& name) {
     rest.remove_prefix(prefix.size());
     return true;
   };
-  // A stack alone, or with another name for its module.
+  // The names of a stack without a prefix, or with another prefix.
   const bool stack = strip("transformer.") || strip("transformer_encoder.") || strip("encoder.") ||
                      rest.starts_with("layers.") || rest.starts_with("norm.");
   return (stack ? "transformer." : "") + std::string(rest);

@@ -1,6 +1,6 @@
-// Imports models of the Python library fast-transformers by the names and shapes of their tensors:
-// those of TensorTable(spec) except first_value.probability, which only linnet has. Shapes
-// determine nearly all of a spec; ReferenceChoices holds the rest.
+// Imports models of the Python library fast-transformers by the names and shapes of their tensors.
+// The names are those of TensorTable(spec), but first_value.probability, which only linnet has, is
+// optional. Names and shapes determine nearly all of a spec; ReferenceChoices holds the rest.
 //
 //   PyTorchFile file = PyTorchFile::Open("model.pth");
 //   const ReferenceModel model = FromReference(file.tensors(), file.path(), {.heads = 8});
@@ -54,8 +54,8 @@ class ReferenceModel {
   void SetFirstValue(std::vector<float> probability);
   // Whether the file has a first_value.probability, as a file written by linnet may.
   bool has_first_value() const { return has_first_value_; }
-  // Whether the file's vocabulary had no special tokens. They are inserted before it, with zero
-  // embeddings and outputs so low that they are never drawn.
+  // Whether the file's vocabulary lacks the special tokens. They are then inserted before it, with
+  // zero embeddings and with outputs so low that they are never drawn.
   bool adds_special_tokens() const { return special_tokens_ > 0; }
 
  private:
@@ -82,13 +82,13 @@ std::string ReferenceName(const std::string& name);
 // a float's range. Throws InputError for other types.
 std::vector<float> ToFloats(const Tensor& tensor, size_t first, size_t count);
 
-// Whether a tensor is F32, F16 or BF16 of this shape, but for axes of size 1.
+// Whether a tensor is F32, F16 or BF16 and has this shape, not counting axes of size 1.
 bool HoldsFloats(const Tensor& tensor, const std::vector<int64_t>& shape);
 
-// Imports a model from its tensors. F16, BF16 and F64 are converted. Throws InputError, beginning
-// with `path`, for parts of models (a stack, a decoder), missing or extra tensors, and a weight
-// that is NaN or beyond a float's range; for properties that are not determined, the message names
-// the options that specify them.
+// Imports a model from its tensors. F16, BF16 and F64 are converted. Throws InputError, with a
+// message that begins with `path`, for parts of models (a stack, a decoder), missing or extra
+// tensors, and a weight that is NaN or beyond a float's range. If the tensors do not determine a
+// property, the message names the options that specify it.
 ReferenceModel FromReference(std::span<const Tensor> tensors, const std::string& path,
                              const ReferenceChoices& choices);
 // The same for a known spec.

@@ -302,7 +302,7 @@ TEST(Reference, FeatureMaps) {
     choices.attention.features = mixer.features = random ? 12 : 0;
     EXPECT_EQ(FromReference(Tensors(spec).list, "a.pth", choices).spec(), spec) << map;
   }
-  choices.attention.features = 0;  // for favor, whose omega has a column per 12 or per 24 features
+  choices.attention.features = 0;  // of favor: 12 columns of omega make 12 or 24 features
   EXPECT_TRUE(Contains(Tensors(spec).Error(choices), "omega has 12 columns: 24 features if"));
   choices.attention.features = 20;
   EXPECT_TRUE(Contains(Tensors(spec).Error(choices), "which do not fit 20 features of favor"));

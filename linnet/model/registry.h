@@ -23,7 +23,7 @@ class Registry {
     return rows_;
   }
 
-  // Throws InputError, listing the known names.
+  // Throws InputError, with a message that lists the known names.
   Row Find(const std::string& name) const {
     std::string known;
     for (const Row& row : all()) {

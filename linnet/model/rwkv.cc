@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kMostLayers = 1000;
 
-// The first block has no earlier values to read; some files have these tensors all the same.
+// Tensors for reading earlier layers' values, which some files have even in the first block.
 bool IsIgnored(const std::string& name) {
   return name == "blocks.0.att.v0" || name == "blocks.0.att.v1" || name == "blocks.0.att.v2";
 }

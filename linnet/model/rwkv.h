@@ -24,15 +24,16 @@ bool IsRwkv(std::span<const Tensor> tensors);
 class RwkvModel {
  public:
   // The tensors' data must outlive the model. context: the longest sequence in training. Throws
-  // InputError, beginning with `path`, for an earlier version of RWKV, and for tensors that are
-  // missing, unknown or of another size.
+  // InputError, with a message that begins with `path`, for an earlier version of RWKV, and for
+  // tensors that are missing, unknown or of the wrong size.
   static RwkvModel Of(std::span<const Tensor> tensors, const std::string& path, int context = 4096);
 
   const ModelSpec& spec() const { return spec_; }
   // kBf16 if every matrix is BF16, otherwise kF32.
   Precision precision() const;
 
-  // Writes a model file in that precision. Throws InputError if a value is not finite.
+  // Writes a model file in the precision that precision() returns. Throws InputError if a value is
+  // not finite.
   void Write(const std::string& path, const std::string& training) const;
 
  private:
@@ -47,7 +48,7 @@ class RwkvModel {
   std::map<std::string, const Tensor*> tensors_;
 };
 
-// Where BlinkDL's files have a tensor of TensorTable(), and whether as its transpose.
+// The name of a tensor of TensorTable() in BlinkDL's files, and whether they hold its transpose.
 struct RwkvPart {
   std::string name;
   bool transposed = false;

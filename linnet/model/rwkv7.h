@@ -1,7 +1,7 @@
 // RWKV-7's time mixing as plain data, and the numbers that training and runtime share.
 //
-// For a position x, head h, with K = query_dim and V = value_dim (a projection name reads
-// x + (previous x - x) * x_name, a token shift):
+// For a position with input x, and head h, with K = query_dim and V = value_dim. A projection reads
+// x + (previous x - x) * shift, where its token shift is x_r, x_k, x_v, x_w, x_a or x_g:
 //
 //   r, k, v   receptance, key and value
 //   decay     -e^(-1/2) sigmoid(w0 + tanh(w1) w2), a logarithm, per key channel
@@ -11,12 +11,13 @@
 //             the last earlier layer with value_rank 0
 //   removal   k * k_k, divided by its length
 //   k         k (1 + (a - 1) * k_a)
-//   out       the scan's (kRwkv7 of kernels/scan.h) with erase = -removal, write = removal * a
+//   out       output of the scan kRwkv7 (kernels/scan.h): erase = -removal, write = removal * a
 //   result    (norm(out) + (sum over keys of r * k * r_k) v) * g, where norm is a layer norm over
 //             the head's values, with ln_x
 //
-// w1, w2, a1, ... are low-rank products; first factors are projections that all heads share. Names
-// and shapes are those of BlinkDL's files, except that first factors are matrices [rank, d_model].
+// tanh(w1) w2, a1 a2, ... are low-rank products: w1, a1, g1 and v1 are projections that all heads
+// share, w2, a2, g2 and v2 matrices. Names and shapes are those of BlinkDL's files, except that the
+// first factors are matrices [rank, d_model].
 #ifndef LINNET_MODEL_RWKV7_H_
 #define LINNET_MODEL_RWKV7_H_
 

@@ -209,7 +209,7 @@ void DropUnused(const ModelSpec& spec, json& object) {
       if (plain.contains(name) && object[name] == plain[name]) object.erase(name);
     }
   };
-  // Unknown to earlier versions.
+  // Fields that earlier versions do not know.
   drop({"feed_forward", "norm", "head_bias", "embedding_norm"});
   if (spec.text() && spec.text()->tokenizer.empty()) object.erase("tokenizer");
   if (spec.input.stem.channels == 0) {
@@ -243,7 +243,8 @@ void ReadStack(json& object, const std::string& where, StackSpec& stack) {
   if (!pattern->is_array() || pattern->empty() || pattern->size() > 1000) {
     throw InputError(where, ": '", kPattern, "' must be a list of 1 to 1000 layers");
   }
-  // The other fields are the same for layers that do not name them.
+  // Fields that a layer does not name come from the spec, except kOptions, which take their
+  // defaults.
   json common = Object(stack.pattern[0]);
   for (const char* name : kOptions) common.erase(name);
   stack.pattern.assign(pattern->size(), MixerSpec());
@@ -333,7 +334,7 @@ class Validator {
     }
   }
 
-  // A layer that reads the values of an earlier one must have one, with the same sizes.
+  // A layer that reads the values of an earlier layer must have such a layer, of the same sizes.
   void CarriedValues() const {
     const MixerSpec* from = nullptr;
     for (size_t i = 0; i < static_cast<size_t>(spec_.stack.layers()); ++i) {
@@ -452,7 +453,7 @@ class Validator {
     }
     if (text.unit == TextUnit::kToken) {
       Require(!spec_.encoder_decoder(), "an encoder-decoder reads bytes or characters, no tokens");
-      // Others pad their embedding's rows to a round number.
+      // Other programs pad the embedding to a round number of rows.
       Require(spec_.input.vocabulary >= static_cast<int>(tokens), "vocabulary is ",
               spec_.input.vocabulary, "; the tokenizer has ", tokens, " tokens");
       return;

@@ -1,5 +1,5 @@
-// What linnet's own code needs of a ModelSpec beyond linnet/spec.h: the names of its enumerators,
-// the tensors of its checkpoint, and its position table.
+// The part of ModelSpec's interface that is private to linnet: the names of its enumerators, the
+// tensors of its checkpoint, and its position table. The public part is linnet/spec.h.
 //
 //   for (const TensorInfo& tensor : TensorTable(spec)) ...   // names and shapes, in file order
 #ifndef LINNET_MODEL_SPEC_H_

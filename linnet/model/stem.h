@@ -14,25 +14,26 @@
 
 namespace linnet {
 
-// A window that ends at byte n: pixels in raster order, up to the pixel of byte n, which is in the
-// middle of the last row. It takes either all bytes before n, or of each pixel the byte with the
-// color of n, n included.
+// The window of byte n: pixels in raster order, up to the pixel of byte n, which is in the middle
+// of the last row. Its inputs are all bytes of these pixels before n or, with same_color, one byte
+// of each pixel: the byte with the color of n, n itself included.
 struct StemWindow {
   int rows, columns;
   int width, colors;  // of the image
   bool same_color;
 
-  // Inputs of the convolution of color k: bytes, or same_color: bytes whose features it takes.
+  // Number of bytes that the convolution of color k reads, or with same_color of bytes whose
+  // features it reads.
   int Inputs(int k) const { return same_color ? Before() + 1 : Before() * colors + k; }
-  // Pixels in front of the last one.
+  // Number of pixels before the last one.
   int Before() const { return (rows - 1) * columns + columns / 2; }
-  // Number of bytes before byte n - 1 that a window may reach; same_color: before byte n.
+  // Number of bytes before byte n - 1 that a window may reach; with same_color, before byte n.
   int Reach() const {
     const int pixels = (rows - 1) * width + columns / 2;
     return same_color ? pixels * colors : pixels * colors + colors - 2;
   }
 
-  // Calls visit(m) for each input of byte n in turn: its byte m, or -1 outside the image.
+  // Calls visit(m) for each input of byte n's window in turn: m is a byte, or -1 outside the image.
   template <class Visit>
   void ForEach(int64_t n, Visit visit) const {
     const auto color = static_cast<int>(n % colors);

@@ -20,15 +20,15 @@ struct ProjectionInfo {
   int width = 1;  // columns per head; if shared, of all heads together
   bool bias = true;
   bool shared = false;  // every head reads the same columns
-  int readers = 1;      // number of consecutive heads that share columns; divides that of heads
+  int readers = 1;      // consecutive heads that share columns; divides the number of heads
   // The tensor's rows form this many blocks, each with an equal part of every head's columns.
   int blocks = 1;
   // The tensor [d_model] of a token shift: the projection reads x + (previous x - x) * shift, where
   // previous x is the input one position earlier, or zeros. "": it reads x.
   std::string shift = {};
   bool carries = false;  // later layers' mixers may read these columns too
-  // Not a product: the columns of the last projection with `carries` in an earlier layer. Such a
-  // projection comes last.
+  // Not a product, but the columns of the projection with `carries` in the latest earlier layer
+  // that has one. Must be the mixer's last projection.
   bool carried = false;
 
   int Columns(int heads) const { return shared ? width : heads / readers * width; }

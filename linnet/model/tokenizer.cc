@@ -18,12 +18,12 @@ using nlohmann::json;
 constexpr int32_t kMostTokens = 1 << 20;
 constexpr const char* kEndNames[] = {"</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>"};
 
-// The words of GPT-2.
+// The pattern of words of GPT-2.
 constexpr const char* kGpt2Words =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// Characters that stand for the bytes 0 to 255: printable ones for themselves, the others in order
-// from U+0100 on.
+// Characters that stand for the bytes 0 to 255: printable bytes stand for themselves, the others
+// are U+0100, U+0101, ... in order.
 const std::array<char32_t, 256>& ByteCharacters() {
   static const std::array<char32_t, 256> characters = [] {
     std::array<char32_t, 256> all{};
@@ -58,7 +58,8 @@ using Finder = std::function<void(std::string_view text, FunctionRef<void(size_t
 
 enum class Split { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext };
 
-// The pieces of a text that matches and the texts between them make.
+// Divides a text into matches and the texts between them, which `split` joins or removes. invert:
+// the texts between the matches count as the matches.
 std::vector<std::string> Pieces(const std::string& text, const Finder& find, Split split,
                                 bool invert) {
   struct Range {
@@ -146,7 +147,7 @@ class Tokenizer::Reader {
     return String(step, "type", "");
   }
 
-  // Runs `body` for a step, or for each of those that a Sequence holds.
+  // Runs `body` for a step, or, if it is a Sequence, for each step of its field `list`.
   void Steps(const json& step, const char* list, const std::function<void(const json&)>& body) {
     if (step.is_null()) return;
     if (Type(step) != "Sequence") return body(step);
@@ -253,7 +254,7 @@ class Tokenizer::Reader {
               " is a single_word, which is not supported");
       names_.emplace_back(added.id, added.text);
       if (added.normalized) added.text = to_.Normalized(added.text);
-      if (added.text.empty()) continue;  // no text can hold it
+      if (added.text.empty()) continue;  // it occurs in no text
       to_.added_.push_back(std::move(added));
     }
     std::stable_sort(to_.added_.begin(), to_.added_.end(),
@@ -361,7 +362,7 @@ class Tokenizer::Reader {
 
   void Template(const json& step) {
     const std::string type = Type(step);
-    if (type == "ByteLevel") return;  // about offsets only
+    if (type == "ByteLevel") return;  // affects offsets only
     Require(type == "TemplateProcessing", "the post-processor ", Quote(type), " is not supported");
     const json single = Part(step, "single"), known = Part(step, "special_tokens");
     Require(single.is_array() && known.is_object(), "a template has no 'single' text");
@@ -416,7 +417,7 @@ class Tokenizer::Reader {
     }
   }
 
-  // A name made of ByteCharacters(); others stay as they are.
+  // The bytes of a name that consists of ByteCharacters(). Other names stay as they are.
   static std::string FromByteLevel(const std::string& name) {
     static const std::unordered_map<char32_t, char> bytes = [] {
       std::unordered_map<char32_t, char> all;
@@ -528,7 +529,7 @@ std::string Tokenizer::Normalized(std::string_view text) const {
   return normalized;
 }
 
-// Added tokens, the longest of each place, and the texts between them.
+// Divides a text into added tokens, the longest one at each place, and the texts between them.
 std::vector<Tokenizer::Segment> Tokenizer::Cut(std::string_view text, bool normalized) const {
   std::vector<Segment> segments;
   size_t done = 0;

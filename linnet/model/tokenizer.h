@@ -30,36 +30,39 @@ namespace linnet {
 
 class Tokenizer {
  public:
-  // Throws InputError, beginning with `where`, on JSON of another kind or with unsupported parts.
+  // Throws InputError, with a message that begins with `where`, on JSON of another kind or with
+  // unsupported parts.
   Tokenizer(const std::string& json, const std::string& where);
-  // The same, kept for the next call: a large vocabulary takes most of a second to read.
+  // The same, cached for the next call with the same JSON: a large vocabulary takes most of a
+  // second to read.
   static std::shared_ptr<const Tokenizer> Of(const std::string& json, const std::string& where);
 
   size_t size() const { return pieces_.size(); }  // the largest token plus 1
   // The special tokens that begin a text.
   const std::vector<int32_t>& begin() const { return begin_; }
-  // The token that ends a text: the one that With() has set, or the first known name of one.
+  // The token that ends a text: the one that With() has set, or the first special token with a
+  // common name ("</s>", ...).
   std::optional<int32_t> end() const { return end_; }
   // The special token with that text.
   std::optional<int32_t> Special(const std::string& text) const;
 
-  // Without begin(). The texts of special tokens become these tokens. Throws InputError on invalid
-  // UTF-8.
+  // The tokens of a text, without begin(). Where the text spells out an added token, such as
+  // "</s>", it becomes that token. Throws InputError on invalid UTF-8.
   std::vector<int32_t> Encode(std::string_view text) const;
   // Special tokens and numbers outside the vocabulary decode to nothing.
   std::string Decode(std::span<const int32_t> tokens) const;
-  // One token's bytes, anywhere but at the beginning of a text.
+  // The bytes of a token that is not at the beginning of a text.
   const std::string& Piece(int32_t token) const;
   // The token as it is written in the vocabulary.
   const std::string& Name(int32_t token) const;
 
-  // The parts of a tokenizer.json that this class reads, with the token that ends a text (-1: not
-  // known), as short JSON.
+  // The parts of a tokenizer.json that this class reads, and the token that ends a text (-1: not
+  // known), as JSON.
   static std::string With(const std::string& json, int32_t end, const std::string& where);
 
  private:
   class Reader;
-  // A part of the text that has no added token, on its way to the model.
+  // A piece of text without added tokens, as the pre-tokenizers split it.
   struct Word {
     std::string text;
     bool first = false;  // begins the text
@@ -70,7 +73,7 @@ class Tokenizer {
     bool left_strip, right_strip, normalized, special;
   };
   using Words = std::vector<Word>;
-  // Appends the pieces of a text without added tokens, and the added tokens between them.
+  // An added token, or the text between two of them.
   struct Segment {
     std::string_view text;
     int32_t token = -1;  // an added token, or -1: text

@@ -54,7 +54,7 @@ TEST(Tokenizer, KnowsTheTokensThatBeginAndEndAText) {
   };
   EXPECT_EQ(begin("split"), Tokens{457});
   EXPECT_EQ(begin("byte_fallback"), Tokens{1});
-  // Without a template, a text begins after the token that ends the one before.
+  // Without a template, the token that ends a text also begins one.
   EXPECT_EQ(begin("byte_level"), Tokens{456});
   EXPECT_EQ(Vocabulary::OfTokenizer(FileOf("byte_level"), 7, "test").end(), 7);
   EXPECT_THROW(Vocabulary::OfTokenizer(FileOf("byte_level"), 5000, "test"), InputError);

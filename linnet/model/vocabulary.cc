@@ -12,7 +12,8 @@
 namespace linnet {
 namespace {
 
-// Calls body(code point) for each; throws InputError, beginning with `what`, on invalid UTF-8.
+// Calls body(code point) for each code point. Throws InputError, with a message that begins with
+// `what`, on invalid UTF-8.
 template <class Body>
 void ForCodePoints(std::string_view text, const char* what, Body body) {
   for (size_t at = 0; at < text.size();) {

@@ -25,7 +25,7 @@ TEST(Vocabulary, OfBytesHasEveryByte) {
 TEST(Vocabulary, OfATextHasItsMostFrequentCharacters) {
   const Vocabulary some = Vocabulary::OfText("海上生明月，海。海上", 3);
   EXPECT_EQ(some.Save().characters,
-            "海上。");  // three times, twice, then the lowest that occurs once
+            "海上。");  // count 3, count 2, and the lowest code point of count 1
   EXPECT_EQ(some.size(), 6u);
   EXPECT_EQ(some.Encode("上海月"), (Tokens{4, 3, Vocabulary::kUnknown}));
   EXPECT_EQ(some.Decode(some.Encode("上海月")), "上海\xef\xbf\xbd");

@@ -32,7 +32,7 @@ class CachedAttention : public MixerImpl {
   int64_t query_dim() const { return query_dim_; }
   int64_t readers() const { return readers_; }
 
-  // CheckRecurrent(), and that positions can be added to the state.
+  // CheckRecurrent(); also throws InputError if the state has lengths and so cannot be extended.
   void Check(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
              const torch::Tensor& lengths, const MixerState& state) const;
   // Appends checked keys and values, then attends to all of them.

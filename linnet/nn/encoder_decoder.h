@@ -25,11 +25,12 @@ class EncoderDecoderImpl : public Network {
  public:
   explicit EncoderDecoderImpl(const ModelSpec& spec, const TrainingOptions& options = {});
 
-  // int64 first [N, S] with valid lengths (int64 [N]), and int64 second [N, L], the tokens one
-  // position before the targets -> the head's outputs [N, L, classes].
+  // int64 first [N, S], of which the first lengths[n] tokens count (int64 [N]), and int64 second
+  // [N, L], the token before each target -> the head's outputs [N, L, classes].
   torch::Tensor forward(const torch::Tensor& first, const torch::Tensor& lengths,
                         const torch::Tensor& second);
-  // The same for selected positions: int64 rows [R], each n L + t -> [R, classes].
+  // The same for selected positions: int64 rows [R] -> [R, classes]. Row n L + t is position t of
+  // sequence n.
   torch::Tensor At(const torch::Tensor& first, const torch::Tensor& lengths,
                    const torch::Tensor& second, const torch::Tensor& rows);
 

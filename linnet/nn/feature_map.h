@@ -34,9 +34,9 @@ class FeatureMapImpl : public torch::nn::Module {
   // Lower bound of the denominator, as a fraction of |z|, for maps whose phi(q) . z can be zero or
   // negative although the estimated similarity is positive. None if phi >= 0: eps is added instead.
   virtual std::optional<double> floor() const { return std::nullopt; }
-  // numerator / denominator, with the denominator bounded by floor() or increased by eps; 0 if the
-  // sums are over no keys. denominator [..., 1]; z [..., F], the sum of the keys' features, is used
-  // only with a floor().
+  // numerator / max(denominator, floor() |z|) or, without a floor(), numerator / (denominator +
+  // eps); 0 if the sums are over no keys. denominator [..., 1]; z [..., F], the sum of the keys'
+  // features, is used only with a floor().
   torch::Tensor Divide(const torch::Tensor& numerator, const torch::Tensor& denominator,
                        const torch::Tensor& z, double eps) const;
 

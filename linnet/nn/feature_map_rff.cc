@@ -7,8 +7,9 @@
 // denominator is its standard deviation over draws of omega for a query far from all keys,
 // |z| / sqrt(F). (The denominator is a sum over F / 2 columns of omega; each term is the product of
 // z's two components for that column with a vector of length sqrt(2 / F) and random direction.) The
-// numerator, the same sum weighted by values, then deviates by |z| / sqrt(F) times a value. So, for
-// any number of keys, such a query has an output of random sign and of the values' magnitude.
+// numerator, the same sum weighted by the values, has a standard deviation of about |z| / sqrt(F)
+// times a value. So the output of such a query has random sign and the magnitude of the values, for
+// any number of keys.
 #include <torch/types.h>
 
 #include <cmath>

@@ -132,7 +132,7 @@ class LayersOracle {
       if (info.carries) carried_ = in.back();
     }
     const auto omega = weights_.find(name + "inner_attention.feature_map.omega");
-    std::map<std::string, Row> own;  // every tensor of the layer
+    std::map<std::string, Row> own;  // the attention's tensors, row-major, by names without `name`
     for (const auto& [tensor, rows] : weights_) {
       if (!tensor.starts_with(name)) continue;
       Row& flat = own[tensor.substr(name.size())];
@@ -225,7 +225,9 @@ class LayersOracle {
 
   TransformerOptions options_;
   std::map<std::string, Rows> weights_;
-  mutable Rows carried_;  // columns of the last layer that carries some
+  // The columns of the `carries` projection (ProjectionInfo) of the latest layer that has one;
+  // later layers read them.
+  mutable Rows carried_;
 };
 
 // Conversion between a batch [N, L, d_model] and the oracle's rows.
@@ -250,8 +252,9 @@ struct LayerCase {
   friend void PrintTo(const LayerCase& one, std::ostream* out) { *out << one.name; }
 };
 
-// Every mixer case in default layers. What stands around a mixer does not depend on it: the first
-// case of each mixer is also in half of the other kinds of layers, in turn.
+// Every mixer case in default layers. The rest of a layer does not depend on its mixer, so only the
+// first case of each mixer is also in other kinds of layers: the mixers alternate between two sets
+// of three kinds.
 std::vector<LayerCase> LayerCases(const std::function<bool(const MixerInfo&)>& applies) {
   std::vector<LayerCase> cases;
   bool turn = false;
@@ -294,12 +297,15 @@ class Layers : public testing::TestWithParam<LayerCase> {
   static Transformer Make(torch::ScalarType type, const TransformerOptions& options) {
     torch::manual_seed(5);
     Transformer built = BuildTransformer(options);
-    // Norms are initialized to identities, which would hide errors in their weights and biases.
-    const torch::NoGradGuard no_grad;
-    for (Tensor& x : built.batch->parameters()) x.add_(0.2 * torch::randn_like(x));
+    Perturb(*built.batch);
     built.batch->to(type);
     built.batch->eval();
     return built;
+  }
+  // Norms are initialized to identities, which would hide errors in their weights and biases.
+  static void Perturb(torch::nn::Module& module) {
+    const torch::NoGradGuard no_grad;
+    for (Tensor& x : module.parameters()) x.add_(0.2 * torch::randn_like(x));
   }
   std::vector<bool> CausalMasks() const {
     return info().causal ? std::vector<bool>{false, true} : std::vector<bool>{false};
@@ -363,7 +369,7 @@ TEST_P(Layers, WholeSequencesMatchTheOracleInAnyBatch) {
     const torch::NoGradGuard no_grad;
     const Tensor x = Normal({4, 17, kWidth}, rounding.type);
     for (const bool causal : CausalMasks()) {
-      // A convolution follows the mask, even before a mixer that is always causal.
+      // The convolution is causal only if the mask is, even if the mixer is always causal.
       const Tensor together =
           encoder->forward(x, Mask{.causal = causal, .lengths = Lengths(lengths)});
       for (int64_t n = 0; n < 4; ++n) {
@@ -378,7 +384,7 @@ TEST_P(Layers, WholeSequencesMatchTheOracleInAnyBatch) {
   }
 }
 
-// Gradients of the inputs and of every parameter.
+// Gradients of the input and of every parameter, at about two elements each.
 TEST_P(Layers, GradientsMatchDifferencesOfTheOracle) {
   constexpr int64_t kLength = 6;
   TransformerOptions options = Options();
@@ -386,7 +392,7 @@ TEST_P(Layers, GradientsMatchDifferencesOfTheOracle) {
   TransformerEncoder encoder = Make(torch::kFloat64, options).batch;
   LayersOracle oracle(*encoder, options);
   for (const bool causal : CausalMasks()) {
-    // A convolution follows the mask, even before a mixer that is always causal.
+    // The convolution is causal only if the mask is, even if the mixer is always causal.
     const bool same = options.convolution == 0 && info().always_causal;
     if (same && !causal) continue;
     const Tensor x = Normal({1, kLength, kWidth}).requires_grad_();
@@ -408,7 +414,8 @@ TEST_P(Layers, GradientsMatchDifferencesOfTheOracle) {
         Gradients((encoder->forward(x, Mask{.causal = causal})[0] * weights).sum(), inputs);
     for (size_t which = 0; which < inputs.size(); ++which) {
       const Tensor got = gradients[which].contiguous();
-      for (int64_t i = which % 2; i < got.numel(); i += std::max<int64_t>(got.numel() / 2, 1)) {
+      const int64_t first = got.numel() > 1 ? static_cast<int64_t>(which % 2) : 0;
+      for (int64_t i = first; i < got.numel(); i += std::max<int64_t>(got.numel() / 2, 1)) {
         const auto at = static_cast<size_t>(i);
         double& number =
             which == 0 ? rows[at / kWidth][at % kWidth] : oracle.Weight(names[which], at);
@@ -418,7 +425,7 @@ TEST_P(Layers, GradientsMatchDifferencesOfTheOracle) {
           number = before + shift;
           return loss();
         };
-        // Of fourth order: a norm after small outputs is strongly curved.
+        // A fourth-order difference, because a norm of small outputs is strongly curved.
         const double slope = (8 * (at_shift(kStep) - at_shift(-kStep)) -
                               (at_shift(2 * kStep) - at_shift(-2 * kStep))) /
                              (12 * kStep);
@@ -497,6 +504,7 @@ TEST_P(DecoderLayers, WholeAndStepsMatchTheOracle) {
     options.transformer.convolution = 0;  // decoders have none
     torch::manual_seed(6);
     Decoder built = BuildDecoder(options);
+    Perturb(*built.batch);
     built.batch->to(rounding.type);
     const LayersOracle oracle(*built.batch, options.transformer);
     EXPECT_EQ(built.recurrent.is_empty(), !Remembers(info()));

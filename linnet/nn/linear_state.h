@@ -16,7 +16,7 @@ class LinearStateAttention : public MixerImpl {
   // state.tensors are s [N, H, F, M] and z [N, H, F]: sums of phi(k) v^T and of phi(k).
   void Remember(const torch::Tensor& k, const torch::Tensor& v, const torch::Tensor& lengths,
                 MixerState& state) override;
-  // phi(q) s / (phi(q) . z + eps), or with the map's floor(); see FeatureMapImpl::Divide().
+  // phi(q) s / (phi(q) . z + eps); if the map has a floor(), see FeatureMapImpl::Divide().
   torch::Tensor Recall(const torch::Tensor& q, const MixerState& state) override;
 
  protected:

@@ -27,16 +27,17 @@ struct Mask {
 };
 
 // Throws InputError, naming the kind, on shapes, types and devices that do not fit q [N, L, H, D],
-// k [N, S, H / readers, D] and v [N, S, H / readers, M] (all but N at least 1), on a causal mask
-// with S != L, on lengths out of range, on `allowed` unless `quadratic`, and if D is not the
-// query_dim that the mixer was made for (0: any). Lengths on a GPU are not checked; they act as if
-// clamped to 0 .. S.
+// k [N, S, H / readers, D] and v [N, S, H / readers, M] (all but N at least 1; keys and values are
+// shared by `readers` consecutive heads), on a causal mask with S != L, on lengths out of range, on
+// a defined `allowed` unless `quadratic`, and if D is not query_dim (0: any). The values of lengths
+// on a GPU are not checked; they act as if clamped to 0 .. S.
 void CheckAttention(const char* kind, const torch::Tensor& q, const torch::Tensor& k,
                     const torch::Tensor& v, const Mask& mask, bool quadratic, int64_t query_dim = 0,
                     int64_t readers = 1);
 
-// Throws InputError, beginning with `name`, unless lengths is undefined or int64 [N] in 0 .. S, on
-// the device of x [N, S, ...]. Values on a GPU are not checked: that would wait for it.
+// Throws InputError, with a message that begins with `name`, unless `lengths` is undefined or int64
+// [N], in 0 .. S, on the device of x [N, S, ...]. Values on a GPU are not checked, because that
+// would wait for the GPU.
 void CheckLengths(const std::string& name, const torch::Tensor& lengths, const torch::Tensor& x);
 
 // The inputs with padding set to zero: keys and values behind mask.lengths, queries behind

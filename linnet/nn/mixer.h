@@ -11,8 +11,9 @@
 //   mixer->Remember(k, v, lengths, memory);
 //   out_t = mixer->Recall(q_t, memory);
 //
-// To add a mixer: write mixer_NAME.cc that defines `MixerKind NameMixerKind()`, its row in
-// model/mixers/ and its line in model/mixers/list.h. From outside the library, one call suffices:
+// To add a mixer: write mixer_NAME.cc, which defines `MixerKind NameMixerKind()`, and
+// model/mixers/NAME.cc; add a line to model/mixers/list.h. From outside the library, one call
+// suffices:
 //
 //   RegisterMixer({.name = "mine", .causal = true},
 //                 [](const MixerSpec& spec) -> Mixer { return std::make_shared<Mine>(spec); });
@@ -42,9 +43,9 @@ struct MixerState {
   // all), and the minimum number of positions to allocate.
   torch::Tensor lengths;
   int64_t capacity = 0;
-  // Used by the layer, not by its mixer: the last rows that the layer's convolution has read,
-  // [N, width - 1, d_model], and the last row that the token shifts of its mixer and of its
-  // feed-forward block have read, [N, d_model].
+  // Used by the layer, not by its mixer. convolved [N, width - 1, d_model]: the last rows that the
+  // layer's convolution has read. mixed_last, fed_last [N, d_model]: the last row that the token
+  // shifts of the mixer's projections and of the feed-forward block have read.
   torch::Tensor convolved, mixed_last, fed_last;
 
   bool empty() const { return length == 0; }
@@ -60,9 +61,9 @@ class MixerImpl : public torch::nn::Module {
                                 const torch::Tensor& v, const Mask& mask) = 0;
 
   // The general forms of forward(), Piece() and Step(): `in` holds one tensor for each entry of
-  // MixerProjections(), [N, L, H, width], or [N, L, width] if all heads share it (MixStep: without
-  // L). The defaults call forward(), Piece() and Step(), which throw InputError in mixers with
-  // inputs beyond queries, keys and values.
+  // MixerProjections(): [N, L, H / readers, width], or [N, L, width] if all heads share it; without
+  // L in MixStep(). The defaults call forward(), Piece() and Step(), which throw InputError in
+  // mixers with inputs beyond queries, keys and values.
   virtual torch::Tensor Mix(const std::vector<torch::Tensor>& in, const Mask& mask);
   virtual torch::Tensor MixPiece(const std::vector<torch::Tensor>& in, MixerState& state);
   virtual torch::Tensor MixStep(const std::vector<torch::Tensor>& in, MixerState& state);
@@ -70,7 +71,7 @@ class MixerImpl : public torch::nn::Module {
   // Whether forward accepts the keys and values of another sequence (cross attention).
   virtual bool cross() const { return true; }
 
-  // Whether the mixer has a recurrent form, the functions below. Otherwise they throw InputError.
+  // Whether the mixer has a recurrent form: the functions below, which otherwise throw InputError.
   virtual bool recurrent() const { return false; }
 
   // Adds keys and values to the state: k [N, S, H, D], v [N, S, H, M]. If `lengths` (int64 [N]) is

@@ -54,8 +54,8 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     omega_ = OmegaOf(*mixer), own_ = ParametersOf(*mixer);
     return mixer;
   }
-  // The same values for every type. Queries and keys are short, so that few similarities vanish:
-  // division would magnify their rounding errors. Tensors are strided: the head is the outer axis.
+  // The same values for every type. Queries and keys are small, so that few similarities vanish and
+  // the division magnifies no rounding errors. Tensors are strided: heads before positions.
   Inputs Draw(int64_t batch, int64_t queries, int64_t keys, torch::ScalarType type) const {
     torch::manual_seed(100 * queries + keys);
     const MixerSpec spec = Spec();
@@ -72,20 +72,20 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     return info().projections == nullptr && Case().spec.window == 0 && !Case().spec.rotary;
   }
 
-  // The values of Mask::causal that the mixer accepts and that differ.
+  // The values of Mask::causal that the mixer accepts; one of them if both have the same effect.
   std::vector<bool> CausalMasks() const {
     if (FindMixer(Spec()).always_causal) return {true};
     return info().causal ? std::vector<bool>{false, true} : std::vector<bool>{false};
   }
 
-  // An InputError that names the kind and contains `part`.
+  // Expects an InputError that names the kind and contains `part`.
   void ExpectRefusal(const std::function<void()>& run, const std::string& part = "") const {
     const std::string error = ErrorOf(run);
     EXPECT_TRUE(Contains(error, "'" + info().name + "'") && Contains(error, part)) << error;
   }
 
-  // A length beyond the positions that one computation takes: chunks of the plain forms have 64,
-  // but those of recurrences 1; blocks of the fused forms have 32.
+  // A length of more than one chunk or block: chunks of the plain forms have 64 positions (of
+  // recurrences: 1), blocks of the fused forms 32.
   int64_t Longest(const Rounding& rounding) const {
     return rounding.type != torch::kFloat64 ? 33 : info().projections == nullptr ? 65 : 9;
   }
@@ -120,7 +120,7 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     return head;
   }
 
-  // The heads that have a norm in common with head h, itself among them.
+  // The heads that share a norm with head h, including head h.
   std::vector<Head> HeadsWith(const Inputs& in, const Mask& mask, int64_t n, int64_t h) const {
     const int64_t set = NormHeads(Spec()), first = h / set * set;
     std::vector<Head> heads;
@@ -175,7 +175,7 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
       }
     }
   }
-  // The difference quotient of the heads' part of a sequence's loss, for an input of head `own`.
+  // The difference quotient of a sequence's loss, summed over `heads`, for an input of head `own`.
   double Slope(std::vector<Head> heads, size_t own, size_t which, size_t t, size_t d,
                const Tensor& weights) const {
     Head& head = heads[own - heads[0].index];
@@ -192,7 +192,7 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     const double before = rows[t][d];
     constexpr double kStep = 1e-5;
     double slope = 0;
-    // Of fourth order: a norm after small outputs is strongly curved.
+    // A fourth-order difference, because a norm of small outputs is strongly curved.
     for (const auto& [steps, factor] :
          {std::pair<double, double>{1, 8}, {-1, -8}, {2, -1}, {-2, 1}}) {
       rows[t][d] = before + steps * kStep;
@@ -214,7 +214,7 @@ class NotRecurrentConformance : public Conformance {};
 class CrossConformance : public Conformance {};
 class NotCrossConformance : public Conformance {};
 
-// The first variant of each kind with every size, the others with one each, in turn.
+// The first case of each mixer with every size, every other case with one size, in turn.
 auto CasesWhere(const std::function<bool(const MixerCase&)>& applies) {
   std::vector<Conformance::ParamType> cases;
   size_t turn = 0;
@@ -360,7 +360,7 @@ TEST_P(Conformance, MasksAreAppliedOrRefused) {
   for (const std::vector<int64_t>& sizes :
        {std::vector<int64_t>{9, 9}, {2, 1, 9, 9}, {1, heads, 9, 9}, {2, heads, 1, 9}}) {
     mask.allowed = torch::rand(sizes) < 0.5;
-    if (sizes[sizes.size() - 2] == 9) mask.allowed.select(-2, 3).fill_(false);  // has no keys
+    if (sizes[sizes.size() - 2] == 9) mask.allowed.select(-2, 3).fill_(false);  // query 3: no key
     if (!Case().oracle->masks) {
       ExpectRefusal([&] { mixer->Mix(in, mask); }, "no form for arbitrary masks");
       continue;
@@ -455,7 +455,7 @@ TEST_P(RecurrentConformance, GradientsThroughPiecesAndStepsEqualTheWholes) {
           ExpectSlopes(in, past, weights, got, rounding.type == torch::kFloat64 ? 1e-6 : 1e-3);
           whole = got;
         }
-        // A key of one number, divided by its length, has a gradient of rounding errors.
+        // A key of one channel is divided by its length: its gradient is only rounding error.
         const bool cancels = info().gated && spec.query_dim == 1 && rounding.off > 1e-6;
         const double off = rounding.off * (cancels ? 100 : 10);
         for (size_t i = 0; i < got.size(); ++i) {

@@ -42,18 +42,18 @@ class GatedMixerImpl : public RecurrenceImpl {
       : RecurrenceImpl(spec, InitialGated), form_(FindMixer(spec.kind).gated(spec)) {}
 
  private:
-  // Queries, keys, values or decays for each head.
+  // x with one entry per head: repeats queries, keys, values or decays that several heads share.
   Tensor Repeated(const Tensor& x) const {
     return x.size(2) == spec_.heads ? x : x.repeat_interleave(spec_.heads / x.size(2), 2);
   }
 
-  // Behind the scan's state, state.tensors has, with a convolution, the last width - 1 inputs of
-  // all heads' queries, keys and values.
+  // state.tensors are the scan's state and, with a convolution, the last width - 1 inputs of the
+  // convolution: the queries, keys and values of all heads.
   Tensor Compute(const Parts& in, const Tensor& lengths, MixerState* state) const override {
     const auto type = in[0].scalar_type();
     const auto part = [&](const std::string& name) { return Part(in, name); };
     const auto own = [&](const std::string& name) { return Own(name); };
-    // x W^T + b, per head; the second factor of a product of low rank.
+    // The second factor of a low-rank product, x W^T + b, as [N, L, H, width].
     const auto second = [&](const std::string& name, int width) {
       const Tensor y = torch::matmul(part(name + ".0"), own(name + ".1.weight").t());
       const Tensor biased = own_.count(name + ".1.bias") > 0 ? y + own(name + ".1.bias") : y;
@@ -137,16 +137,16 @@ class GatedMixerImpl : public RecurrenceImpl {
     return out.to(type);
   }
 
-  // Divided by its root mean square over some dimensions.
+  // x divided by its root mean square over `dims`.
   Tensor Normed(const Tensor& x, at::IntArrayRef dims) const {
     return x * (x.square().mean(dims, true) + spec_.output_norm_eps).rsqrt();
   }
 
-  // [N, L, H, n width] with a position's delta steps side by side as [N, L n, H, width].
+  // [N, L, H, n width], with the n delta steps of a position side by side, -> [N, L n, H, width].
   Tensor Updates(const Tensor& x, int64_t width) const {
     return x.unflatten(3, {form_.householders, width}).transpose(2, 3).flatten(1, 2);
   }
-  // [N, L, H, width] as [N, L n, H, width], at the i-th of a position's delta steps; else zeros.
+  // [N, L, H, width] -> [N, L n, H, width]: x at step i of each position's n delta steps, else 0.
   Tensor Spread(const Tensor& x, int64_t i) const {
     return torch::constant_pad_nd(x.unsqueeze(2), {0, 0, 0, 0, i, form_.householders - 1 - i})
         .flatten(1, 2);
@@ -155,13 +155,12 @@ class GatedMixerImpl : public RecurrenceImpl {
   struct Qkv {
     Tensor q, k, v;
   };
-  // silu of the convolutions over the current and earlier positions. past: null, or the inputs
-  // before the first position (undefined: zeros), replaced by those before the next one.
+  // silu of the convolutions over the current and earlier positions. past as in ShortConvolution().
   Qkv Convolved(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
                 Tensor* past) const {
     if (form_.convolution == 0) return {q, k, v};
     const Tensor x = torch::cat({q.flatten(2), k.flatten(2), v.flatten(2)}, 2);
-    // In the order of the inputs' channels: [heads, blocks, width].
+    // The weights or biases of q, k and v, in the order of x's channels: [heads, blocks, width].
     const auto joined = [&](const char* end) {
       std::vector<Tensor> all;
       for (size_t i = 0; i < 3; ++i) {
@@ -188,7 +187,7 @@ class GatedMixerImpl : public RecurrenceImpl {
     return x * (x.square().sum(3, true) + kGatedNormEps).rsqrt();
   }
 
-  // [N, L, H, 1] for values like v.
+  // [N, L, H, 1] in the type of v [N, L, H, M].
   Tensor ConstantDecay(const Tensor& v) const {
     std::vector<double> decays;
     for (int h = 0; h < spec_.heads; ++h) decays.push_back(RetentionDecay(h));

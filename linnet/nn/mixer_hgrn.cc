@@ -24,7 +24,7 @@ Tensor InitialHgrn(const TensorInfo& info) {
   return x.uniform_(-bound, bound);
 }
 
-// The base compares the first two inputs as queries and keys.
+// RecurrenceImpl checks the first two inputs as queries and keys, which have query_dim columns.
 MixerSpec WithQueries(MixerSpec spec) {
   spec.query_dim = spec.value_dim;
   return spec;
@@ -49,7 +49,7 @@ class HgrnMixerImpl : public RecurrenceImpl {
                               state != nullptr ? &past : nullptr);
     }
     const std::vector<Tensor> parts = both.chunk(2, 2);
-    // 1 - e^g is computed without a difference.
+    // rest = 1 - e^g, without a subtraction that would cancel.
     Tensor g = torch::log_sigmoid(parts[1]), rest = torch::sigmoid(-parts[1]);
     if (form_.bounded) {
       const Tensor bound = Own("lower_bound");

@@ -1,5 +1,5 @@
-// RWKV-7's time mixing (model/rwkv7.h) over ops/scan.h. The token shifts in front of the
-// projections are the layer's.
+// RWKV-7's time mixing (model/rwkv7.h) over ops/scan.h. The layer, not the mixer, applies the token
+// shifts in front of the projections.
 #include <torch/types.h>
 
 #include <cmath>
@@ -15,7 +15,8 @@ namespace {
 
 using torch::Tensor;
 
-// Decays begin between e^(-0.002) for a head's first key channel and e^(-0.4) for its last.
+// w0 makes the decays fall from e^(-0.002) in the first head's first key channel to e^(-0.4) in the
+// last head's last one.
 Tensor InitialRwkv7(const TensorInfo& info) {
   const Tensor x = torch::empty(info.shape);
   if (info.name == "w0") return torch::linspace(-6, 0.5, info.shape[0]);
@@ -66,13 +67,13 @@ class Rwkv7MixerImpl : public RecurrenceImpl {
     return ((Normed(out) * own("ln_x.weight") + own("ln_x.bias") + bonus) * gate).to(type);
   }
 
-  // Divided by its length.
+  // x divided by its length.
   static Tensor Normalized(const Tensor& x) {
     constexpr double kLeast = kRwkv7LeastLength * kRwkv7LeastLength;
     return x * x.square().sum(3, /*keepdim=*/true).clamp_min(kLeast).rsqrt();
   }
 
-  // To mean 0 and variance 1.
+  // x scaled to mean 0 and variance 1.
   static Tensor Normed(const Tensor& x) {
     const Tensor centered = x - x.mean(3, /*keepdim=*/true);
     return centered * (centered.square().mean(3, /*keepdim=*/true) + kRwkv7NormEps).rsqrt();

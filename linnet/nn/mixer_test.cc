@@ -32,7 +32,8 @@ class EveryKind : public testing::TestWithParam<MixerCase> {
   // A mask that every kind accepts.
   Mask Causal() const { return Mask{.causal = GetParam().info.causal}; }
 };
-// Mixers of as many queries as keys and values; gated_mixer_test.cc tests those that read more.
+// Mixers that read only queries, keys and values, as many heads of each. gated_mixer_test.cc tests
+// those that read more.
 std::vector<MixerCase> AttentionCases() {
   std::vector<MixerCase> cases = MixerCases();
   std::erase_if(cases, [](const MixerCase& one) {

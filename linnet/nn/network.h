@@ -45,7 +45,7 @@ class Network : public torch::nn::Module {
 // The options of the transformer in a spec's network.
 TransformerOptions OptionsOf(const ModelSpec& spec, const TrainingOptions& options);
 
-// The head's product, over the last layer's outputs.
+// The head: a linear layer over the last layer's outputs.
 torch::nn::Linear MakeHead(const ModelSpec& spec);
 
 // The precision of the head's matrix product.

@@ -170,7 +170,7 @@ TEST_P(Networks, SpeechMatchesTheReferenceInEveryForm) {
     EXPECT_LT(Off(alone[0], want[n].narrow(0, 0, length)), 1e-5) << n;
   }
   // Outputs depend on later frames unless the mixer is always causal. A scan scales decays within
-  // blocks, so that later ones may change the rounding of earlier outputs.
+  // blocks, so that later decays may change the rounding of earlier outputs.
   Tensor other = frames.clone();
   other.narrow(1, 6, 6).normal_();
   const double off = Off(model->forward(other, Lengths({12, 12, 12})).narrow(1, 0, 6),

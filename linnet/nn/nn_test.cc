@@ -236,8 +236,8 @@ TEST(Recompute, ParametersGetGradients) {
 }
 
 // Outputs and gradients are the same with and without checkpoints, whichever tensors need a
-// gradient. The recomputed forward pass uses the same hash planes, which training draws anew in
-// every pass.
+// gradient. Training draws new hash planes in every forward pass, but recomputation uses those of
+// the first pass.
 TEST(Transformer, CheckpointingDoesNotChangeResults) {
   const MixerSpec linear{.kind = "linear", .heads = 2, .query_dim = 4, .value_dim = 4};
   for (const char* kind : {"causal-linear", "reformer"}) {

@@ -1,5 +1,5 @@
-// A layer norm or an RMS norm over the last dimension, as a module. Its parameters have the names of
-// libtorch's layer norm.
+// A layer norm or an RMS norm over the last dimension, as a module. Its parameters have the names
+// of libtorch's layer norm.
 //
 //   Norm norm(256, NormKind::kRms, 1e-6);
 //   y = norm(x);

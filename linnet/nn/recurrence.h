@@ -1,5 +1,6 @@
-// Base of recurrences over ops/scan.h, which read more than queries, keys and values and have
-// tensors of their own (private to linnet/nn): the checks and masks around one computation.
+// Base class of recurrences over ops/scan.h (private to linnet/nn): the checks and masks around
+// Compute(). These mixers read more projections than queries, keys and values, and have tensors of
+// their own.
 //
 //   class Mine : public RecurrenceImpl {
 //     explicit Mine(const MixerSpec& spec) : RecurrenceImpl(spec, Initial) {}
@@ -22,7 +23,7 @@ class RecurrenceImpl : public MixerImpl {
  public:
   using Parts = std::vector<torch::Tensor>;  // in the order of MixerProjections()
 
-  // initial: the first value of a tensor of MixerInfo::tensors.
+  // initial(info) returns the initial value of a tensor of MixerInfo::tensors.
   RecurrenceImpl(const MixerSpec& spec, torch::Tensor (*initial)(const TensorInfo& info));
 
   torch::Tensor forward(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
@@ -36,16 +37,17 @@ class RecurrenceImpl : public MixerImpl {
 
  protected:
   // The outputs, in the type of `in`; types narrower than fp32 are computed in fp32. lengths:
-  // undefined, or int64 [N]: positions from lengths[n] on change nothing. state: null, or continued
-  // from and advanced; its first tensor is the scan's state [N, H, K, V].
+  // undefined, or int64 [N]: positions from lengths[n] on change nothing. state: null, or the state
+  // before the first position, replaced by the state after the last; its first tensor is the scan's
+  // state [N, H, any, M].
   virtual torch::Tensor Compute(const Parts& in, const torch::Tensor& lengths,
                                 MixerState* state) const = 0;
 
   // x, in fp32 if its type is narrower.
   static torch::Tensor Wide(const torch::Tensor& x);
-  // The columns of the projection of that name, wide; undefined if there is none.
+  // Wide() of the projection of that name; undefined if there is none.
   torch::Tensor Part(const Parts& in, const std::string& name) const;
-  // The mixer's tensor of that name, wide.
+  // Wide() of the mixer's tensor of that name.
   torch::Tensor Own(const std::string& name) const { return Wide(own_.at(name)); }
 
   const MixerSpec spec_;
@@ -54,7 +56,8 @@ class RecurrenceImpl : public MixerImpl {
 
  private:
   void CheckParts(const Parts& in) const;
-  // Queries, keys and values as CheckAttention() knows them: for each head, one for each position.
+  // Queries (0), keys (1) or values (2) in the shape that CheckAttention() expects: one per head
+  // and position. Repeats those that heads share; of several blocks, keeps the first.
   torch::Tensor Plain(const Parts& in, size_t which) const;
 };
 

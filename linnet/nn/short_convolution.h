@@ -1,5 +1,5 @@
-// Causal depthwise convolutions of recurrences, which continue from earlier inputs (private to
-// linnet/nn).
+// The causal depthwise convolution of recurrences, which can continue from earlier inputs (private
+// to linnet/nn).
 #ifndef LINNET_NN_SHORT_CONVOLUTION_H_
 #define LINNET_NN_SHORT_CONVOLUTION_H_
 
@@ -11,8 +11,8 @@
 namespace linnet::nn {
 
 // x [N, L, C], weight [width, C], bias [C] (undefined: zeros), lengths undefined or int64 [N] ->
-// [N, L, C]. past: null, or the width - 1 inputs before the first position (undefined: zeros),
-// replaced by those before the next one.
+// [N, L, C]. past: null, or the last width - 1 inputs before x (undefined: zeros), replaced by the
+// last width - 1 inputs up to the end of x.
 inline torch::Tensor ShortConvolution(const torch::Tensor& x, const torch::Tensor& weight,
                                       const torch::Tensor& bias, const torch::Tensor& lengths,
                                       torch::Tensor* past) {

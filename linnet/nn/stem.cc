@@ -11,15 +11,15 @@ namespace {
 
 using torch::Tensor;
 
-// Appends `last` [N, 1, ...] to `past` (undefined: nothing) and keeps the last `most`.
+// Appends `last` [N, 1, ...] to `past` (undefined: empty) and keeps the last `most` entries.
 Tensor Appended(const Tensor& past, const Tensor& last, int64_t most) {
   const Tensor all = past.defined() ? torch::cat({past, last}, 1) : last;
   const int64_t kept = std::min(all.size(1), most);
   return all.narrow(1, all.size(1) - kept, kept);
 }
 
-// The inputs of byte n, of `values` [N, L, ...] that end with that of byte `last`; zeros outside
-// the image.
+// The window's inputs for byte n, from `values` [N, L, ...], which end with the value of byte
+// `last`; zeros outside the image.
 Tensor Window(const StemWindow& window, int64_t n, int64_t last, const Tensor& values) {
   const int64_t first = last + 1 - values.size(1);
   std::vector<int64_t> places;  // 0: outside
@@ -68,13 +68,13 @@ Tensor StemImpl::Convolve(const Tensor& image, const StemWindow& window, const W
 
 Tensor StemImpl::forward(const Tensor& tokens) {
   const int64_t length = tokens.size(1), row_bytes = int64_t{bytes_.width} * bytes_.colors;
-  const int64_t rows = (length + row_bytes) / row_bytes;  // with byte `length`
+  const int64_t rows = (length + row_bytes) / row_bytes;  // up to the row of byte `length`
   const Tensor bytes = tokens.to(features_[0]->weight.scalar_type()) / 128 - 1;
   const Tensor image = torch::constant_pad_nd(bytes, {0, rows * row_bytes - length})
                            .view({-1, rows, bytes_.width, bytes_.colors})
                            .permute({0, 3, 1, 2});
   const Tensor features = torch::gelu(Convolve(image, bytes_, features_, /*groups=*/1));
-  // No position computes the features of byte 0.
+  // The features of byte 0 are zeros, because no position computes them.
   features.narrow(1, 0, channels_).select(2, 0).select(2, 0).zero_();
   return Convolve(features, second_, output_, /*groups=*/bytes_.colors)
       .permute({0, 2, 3, 1})

@@ -19,10 +19,10 @@
 
 namespace linnet::nn {
 
-// What step() keeps; empty at the beginning. A value: copying it forks the sequence.
+// The state of step(); empty at the beginning. It is a value: copying it forks the sequence.
 struct StemState {
-  torch::Tensor bytes;     // the last inputs of the first convolution, [N, <= reach]
-  torch::Tensor features;  // the last features, [N, <= reach, channels]
+  torch::Tensor bytes;     // the last inputs of the first convolution, [N, <= Reach() + 1]
+  torch::Tensor features;  // the last features, [N, <= Reach() + 1, channels]
 };
 
 class StemImpl : public torch::nn::Module {

@@ -24,7 +24,7 @@ ModelSpec Image(int width, int height, int channels, const StemSpec& stem) {
   return spec;
 }
 
-// Gray and color; windows wider and higher than the image, of one row, of one feature.
+// Gray and color images; windows wider or higher than the image, of one row, and of one feature.
 std::vector<ModelSpec> Specs() {
   return {Image(28, 28, 1, {.channels = 5}),
           Image(9, 5, 1, {.channels = 4, .rows = 1, .columns = 3, .second_rows = 4}),
@@ -120,7 +120,7 @@ TEST(Stem, IsCausal) {
       if (t > 0) {
         EXPECT_EQ(Largest(off.narrow(0, 0, t)), 0) << t << " of " << ToJson(spec);
       }
-      // The byte just read precedes the predicted one, unless that is the first of its row.
+      // The byte just read is in the next byte's window, unless the next byte begins a row.
       if ((t + 1) % spec.image()->RowBytes() > 0) {
         EXPECT_GT(off[t].item<double>(), 1e-9) << t << " of " << ToJson(spec);
       }

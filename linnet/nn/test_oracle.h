@@ -39,8 +39,8 @@ struct Head {
   bool causal = false;
   std::vector<std::vector<bool>> allowed = {};  // [queries][keys]; empty: all
   Rows omega = {};                              // [D][columns], for random feature maps
-  // For gated recurrences: the head's columns of the projections behind queries, keys and values,
-  // the mixer's tensors of all heads, and the head's index.
+  // For gated recurrences: the head's columns of each projection after queries, keys and values,
+  // the mixer's tensors (for all heads), and the head's index.
   std::vector<Rows> more = {};
   std::map<std::string, Row> own = {};
   size_t index = 0;
@@ -297,8 +297,8 @@ inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
   };
   shared.allowed.assign(length, std::vector<bool>(length));
   if (spec.lsh_variant == LshVariant::kPublished) {
-    // A position attends, once each, to the keys that share its bucket and are near in any round;
-    // to itself only if there is none.
+    // A position attends once to each key that shares its bucket and is near in at least one round;
+    // to itself only if there is no such key.
     for (size_t i = 0; i < length; ++i) {
       bool any = false;
       for (size_t j = 0; j < length; ++j) {
@@ -323,7 +323,7 @@ inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
   return out;
 }
 
-// The head as recurrences read it.
+// The head as gated_ref.h and rwkv7_ref.h read it.
 inline GatedHead RecurrenceHead(const MixerSpec& spec, const Head& head) {
   GatedHead gated{.own = head.own, .index = head.index};
   const std::vector<ProjectionInfo> infos = MixerProjections(spec);
@@ -335,7 +335,7 @@ inline GatedHead RecurrenceHead(const MixerSpec& spec, const Head& head) {
   }
   return gated;
 }
-// Before the norm, if it is common to several heads.
+// The output of one head; before the norm if several heads share the norm (OutsOf() applies it).
 inline Rows GatedRecurrenceOut(const MixerSpec& spec, const Head& head) {
   return GatedOut(spec, RecurrenceHead(spec, head));
 }
@@ -527,8 +527,8 @@ inline std::vector<MixerCase> MixerCases() {
   return cases;
 }
 
-// Two layers of a mixer, as a pattern: if it reads an earlier layer's values, the first passes its
-// own on.
+// A pattern of two layers of a mixer. If the mixer reads an earlier layer's values, only the second
+// layer does: it reads the first layer's.
 inline std::vector<MixerSpec> TwoLayers(const MixerSpec& spec) {
   MixerSpec first = spec;
   first.value_rank = 0;

@@ -41,7 +41,7 @@ int64_t ValueWidth(const MixerSpec& mixer) {
   return int64_t{mixer.heads} * mixer.value_dim;
 }
 
-// The share of the position before, from the whole of it in the first channel to none in the last.
+// The initial share of the previous position: from 1 in the first channel to 0 in the last.
 Tensor InitialShift(int64_t d_model) { return 1 - torch::linspace(0, 1, d_model).sqrt(); }
 
 }  // namespace
@@ -421,7 +421,8 @@ TransformerEncoderImpl::TransformerEncoderImpl(const TransformerOptions& options
 
 namespace {
 
-// A layer's forward() in Recompute(), whose body has one result: columns to carry lie behind it.
+// A layer's forward() in Recompute(). Its body returns one tensor, so columns to carry are appended
+// to the layer's output.
 Tensor Recomputed(const std::shared_ptr<torch::nn::Module>& module, const Tensor& x,
                   const Mask& mask, Tensor& carried) {
   const bool carries = module->as<TransformerEncoderLayer>()->attention->carries();

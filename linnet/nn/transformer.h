@@ -48,7 +48,8 @@ struct TransformerOptions {
   int64_t convolution = 0;
   bool final_norm = true;
   double norm_eps = 1e-5;
-  // After the convolution, the attention, the feed-forward block's activation and its output.
+  // Probability of dropout after the convolution, the attention, the feed-forward block's
+  // activation and its output.
   double dropout = 0;
   ops::Precision precision = ops::Precision::kFp32;  // of the layers' matrix products
   // While training, forward() of encoders and decoders keeps only the layers' inputs for the
@@ -60,20 +61,20 @@ struct TransformerOptions {
   }
 };
 
-// x [N, L, d] one position later: its first row is *last [N, d], or zeros if that is undefined or
-// `last` null. *last becomes the last row of x.
+// x [N, L, d] moved by one position: row t is row t - 1 of x, and row 0 is *last [N, d], or zeros
+// if `last` is null or *last is undefined. Sets *last to the last row of x.
 torch::Tensor ShiftedRows(const torch::Tensor& x, torch::Tensor* last);
 
-// The bias of a product, or zeros.
+// The layer's bias, or zeros if it has none.
 torch::Tensor BiasOf(const torch::nn::Linear& linear);
 
 // Throws InputError if a size or the dropout is out of range, or if the pattern is empty.
 void Validate(const TransformerOptions& options);
 
-// The projections that a mixer reads (queries, keys and values, some kinds more), the mixer, and
-// the output projection, with the names of their tensors in files. The Attend...() functions omit
-// the output projection, which is fused with the next operation. n is the layer norm before the
-// attention, or the identity if `norm` is empty.
+// The projections that a mixer reads (queries, keys and values; for some kinds more), the mixer,
+// and the output projection. Their tensors have the same names as in files. The Attend...()
+// functions omit the output projection, which is fused with the next operation. n is the norm
+// before the attention, or the identity if `norm` is undefined.
 class AttentionLayerImpl : public torch::nn::Module {
  public:
   AttentionLayerImpl(const TransformerOptions& options, const MixerSpec& mixer);
@@ -81,8 +82,9 @@ class AttentionLayerImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& queries, const torch::Tensor& keys,
                         const torch::Tensor& values, const Mask& mask);
 
-  // Self attention of n(x): [N, L, d_model] -> [N, L, H M]. carried [N, L, columns]: the columns of
-  // an earlier layer (ProjectionInfo), which this one reads or replaces; null if it stands alone.
+  // Self attention of n(x): [N, L, d_model] -> [N, L, H M]. *carried [N, L, columns]: the columns
+  // of the latest `carries` projection (ProjectionInfo) of an earlier layer; this layer may read or
+  // replace them. `carried` is null if the layer stands alone.
   torch::Tensor Attend(const torch::Tensor& x, const ops::Norm& norm, const Mask& mask,
                        torch::Tensor* carried = nullptr);
   // The same for one position, [N, d_model] -> [N, H M], and for the next L positions,
@@ -102,7 +104,7 @@ class AttentionLayerImpl : public torch::nn::Module {
 
   bool recurrent() const { return mixer_->recurrent(); }
   bool cross() const { return mixer_->cross(); }
-  bool carries() const;  // whether it replaces what is carried
+  bool carries() const;  // whether the layer replaces *carried
 
   const torch::nn::Linear& out_projection() const { return out_; }  // [..., H M] -> [..., d_model]
 
@@ -111,8 +113,8 @@ class AttentionLayerImpl : public torch::nn::Module {
   std::vector<torch::Tensor> Split(const torch::Tensor& x, const ops::Norm& norm, size_t begin,
                                    size_t end) const;
 
-  // All that the mixer reads for x [N, L, d_model], with token shifts of n(x) and carried columns.
-  // last as in ShiftedRows().
+  // All tensors that the mixer reads for x [N, L, d_model]: the projections of n(x) and of its
+  // token shifts, and the carried columns. last as in ShiftedRows().
   std::vector<torch::Tensor> Read(const torch::Tensor& x, const ops::Norm& norm,
                                   torch::Tensor* last, torch::Tensor* carried) const;
   // The projections of x and of its token shifts.
@@ -160,7 +162,7 @@ class LayerParts {
  public:
   explicit LayerParts(const TransformerOptions& options);
 
-  // Null without a feed-forward block.
+  // The feed-forward block's linear layers; null without such a block.
   torch::nn::Linear MakeGate() const;  // d_model -> d_ff; null unless gated
   torch::nn::Linear MakeIn() const;    // d_model -> d_ff
   torch::nn::Linear MakeOut() const;   // d_ff -> d_model
@@ -186,7 +188,7 @@ class LayerParts {
   // The feed-forward block with its residual and norm; `gate` may be null. x if `in` is null.
   torch::Tensor FeedForward(const torch::Tensor& x, const torch::nn::Linear& gate,
                             const torch::nn::Linear& in, const torch::nn::Linear& out, Norm& norm);
-  // The shifted one, of x [N, L, d_model]; last as in ShiftedRows().
+  // The same for a shifted block and x [N, L, d_model]; last as in ShiftedRows().
   torch::Tensor ShiftedFeedForward(const torch::Tensor& x, const torch::Tensor& shift,
                                    const torch::nn::Linear& in, const torch::nn::Linear& out,
                                    Norm& norm, torch::Tensor* last);
@@ -227,7 +229,7 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
                          torch::Tensor* carried = nullptr);
 
   AttentionLayer attention;
-  torch::nn::Linear gate, linear1, linear2;  // null if LayerParts makes none, as norm2
+  torch::nn::Linear gate, linear1, linear2;  // null, like norm2, if LayerParts makes none
   torch::Tensor shift;                       // of the feed-forward block
   Norm norm1, norm2;
   Depthwise convolution = nullptr;  // null without a convolution

@@ -29,8 +29,8 @@ void AdamUpdate(std::vector<torch::Tensor>& parameters, std::vector<torch::Tenso
 
 class FlatAdam {
  public:
-  // Moves all parameters into one buffer, each a view of its part. The parameters are fp32 on one
-  // device. The moments, zero at first, are views of two more buffers.
+  // Moves the parameters, fp32 on one device, into one buffer; each becomes a view of its part. The
+  // moments, zero at first, are views of two more buffers.
   explicit FlatAdam(const std::vector<torch::Tensor>& parameters);
 
   std::vector<torch::Tensor> first_moments() const { return Views(first_); }
@@ -54,8 +54,8 @@ class FlatAdam {
   bool Finite() const { return finite_.item<bool>(); }
 
  private:
-  // The elements that a tensor of `size` elements takes in a buffer, with its alignment padding,
-  // which stays zero.
+  // Number of elements that a tensor of `size` elements takes in a buffer, including its alignment
+  // padding, which stays zero.
   static int64_t Padded(int64_t size);
   // Concatenates the flattened tensors, each zero-padded to Padded() elements.
   static torch::Tensor Joined(const std::vector<torch::Tensor>& tensors);

@@ -57,7 +57,7 @@ TEST(Adam, FusedEqualsPlain) {
   }
 }
 
-// Clipping and several steps, one tensor without a gradient at some of them.
+// Several steps with clipping; in every other step one tensor has no gradient.
 TEST(Adam, FlatEqualsSeparate) {
   torch::manual_seed(10);
   const std::vector<std::vector<int64_t>> shapes = {{3}, {70, 11}, {5, 2, 4}, {}};

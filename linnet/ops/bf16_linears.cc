@@ -38,7 +38,7 @@ Tensor ColumnSums(const Tensor& x) {
 // Parts [rows, n_i] as bf16, side by side.
 Tensor Columns(const variable_list& parts, int64_t columns) {
   if (parts.size() == 1) return parts[0].to(kBFloat16);
-  // The backward of an attention writes the gradients of q, k and v side by side.
+  // The GPU backward of causal linear attention writes the gradients of q, k and v side by side.
   bool joined_already = true;
   int64_t begin = parts[0].storage_offset();
   for (const Tensor& part : parts) {

@@ -15,7 +15,8 @@ namespace linnet::ops {
 // operands of the forward's and the backward's products are rounded to bf16; sums and results are
 // fp32. x and the weights are kept for the backward in bf16, and a bf16 x has a bf16 gradient.
 // narrow: the results, their gradients and the biases are bf16 too, for an attention with bf16
-// kernels. On a GPU the gradients of the biases are sums of the results' gradients after rounding.
+// kernels. On a GPU, the results' gradients are rounded to bf16 before they are summed for the
+// biases.
 std::vector<torch::Tensor> Bf16Linears(const torch::Tensor& x,
                                        const std::vector<torch::Tensor>& weights,
                                        const std::vector<torch::Tensor>& biases,

@@ -8,6 +8,7 @@
 #include "linnet/ops/causal_linear_parts.h"
 #include "linnet/ops/cuda.h"
 #include "linnet/ops/fused.h"
+#include "linnet/ops/lengths.h"
 #include "linnet/ops/narrow.h"
 #include "linnet/ops/plain.h"
 
@@ -36,8 +37,8 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const T
   if (!lengths.defined()) {
     phi_k = phi(k_in);
   } else {
-    // Filled, not multiplied, and before phi too: masked keys may hold NaN, and phi's derivative
-    // would turn their gradient into NaN.
+    // Filled, not multiplied by 0: masked keys may hold NaN. Filled before phi too, because phi's
+    // derivative at NaN would turn their gradient into NaN.
     const Tensor unseen = (torch::arange(length, lengths.options()) >= lengths.unsqueeze(1))
                               .unsqueeze(2)
                               .unsqueeze(3);
@@ -142,8 +143,8 @@ void CheckState(const Tensor& q, const Tensor& v, int64_t batch, bool normalize,
   }
 }
 
-// Whether the GPU kernels take q, k and v. A carried state has v's type, but the kernels' state is
-// fp32.
+// Whether the GPU kernels take q, k and v. The kernels' state is fp32 and a carried state has v's
+// type, so with a state they take fp32 only.
 bool TakesCuda(const Tensor& q, const Tensor& v, const CausalLinearState* state) {
   if constexpr (kHasCuda) {
     return CudaAttention(q) && (!state || q.scalar_type() == torch::kFloat32) &&
@@ -156,7 +157,7 @@ Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
                  const CausalLinearOptions& options, CausalLinearState* state) {
   CheckCausalLinear(q, k, v, lengths, options, state);
   if constexpr (kHasFused) {
-    // A carried state has v's type, but the kernel's state is fp32.
+    // The kernel's state is fp32 and a carried state has v's type: with a state, fp32 only.
     if (state ? Fused(q) : FusedAttention(q)) {
       return FusedCausalLinear(q, k, v, lengths, {}, options, state);
     }
@@ -196,10 +197,7 @@ void CheckCausalLinear(const Tensor& q, const Tensor& k, const Tensor& v, const 
   if (q.size(1) == 0) {
     throw InputError("causal linear attention: the sequences are empty (L = 0); q is ", q.sizes());
   }
-  if (lengths.defined() && (lengths.sizes() != q.sizes().slice(0, 1) ||
-                            lengths.scalar_type() != torch::kInt64 || !lengths.is_contiguous())) {
-    throw InputError("causal linear attention: lengths must be a dense int64 [", q.size(0), "]");
-  }
+  CheckLengths("causal linear attention", lengths, q, /*dense=*/true);
   if (state) CheckState(q, v, q.size(0), options.normalize, *state);
 }
 

@@ -24,7 +24,7 @@ namespace linnet::ops {
 // and, without a carried state, in bf16. On a GPU, runs kernels/cuda for the same types in a build
 // with LINNET_CUDA, if CausalLinearHasGpuKernels(D, M) (narrow.h). Elsewhere runs the plain form in
 // chunks of kPlainChunk positions: batched matrix products inside a chunk, and sums of states
-// between chunks.
+// between chunks. The kernels' forms are differentiable once.
 //
 // `lengths` is undefined or a dense int64 [N]: keys at positions >= lengths[n] are masked out,
 // whatever they and their values hold. Where the denominator is 0 (as with all keys masked and eps
@@ -60,9 +60,9 @@ torch::Tensor CausalLinearAttention(const torch::Tensor& q, const torch::Tensor&
 // continues its own. Throws InputError if the shapes, cu_seqlens or the state do not match.
 //
 // The fused form equals CausalLinearAttention of each sequence alone, bit for bit, with three heads
-// or more. (With one or two heads, a long sequence alone is divided into parts, so its sums are
-// added in another order.) The plain form runs the sequences in turn, and reads cu_seqlens on the
-// CPU.
+// or more. (With one or two heads, CausalLinearAttention divides a long sequence into parts, so its
+// sums are added in another order.) The plain form runs the sequences in turn. All forms check
+// cu_seqlens on the CPU.
 torch::Tensor CausalLinearAttentionPacked(const torch::Tensor& q, const torch::Tensor& k,
                                           const torch::Tensor& v, const torch::Tensor& cu_seqlens,
                                           const kernels::CausalLinearOptions& options = {});

@@ -10,8 +10,8 @@
 
 namespace linnet::ops {
 
-// Throw InputError like CausalLinearAttention and CausalLinearAttentionPacked. They inspect only
-// shapes and types. state: null if none is carried.
+// Throw InputError like CausalLinearAttention and CausalLinearAttentionPacked, but read no values
+// of tensors: CausalLinearOffsets() checks those of cu_seqlens. state: null if none is carried.
 void CheckCausalLinear(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                        const torch::Tensor& lengths, const kernels::CausalLinearOptions& options,
                        const CausalLinearState* state);
@@ -20,11 +20,12 @@ void CheckCausalLinearPacked(const torch::Tensor& q, const torch::Tensor& k, con
                              const kernels::CausalLinearOptions& options,
                              const CausalLinearState* state);
 
-// cu_seqlens on the CPU and dense. Throws InputError if it does not partition `rows` rows.
+// cu_seqlens on the CPU and dense. Throws InputError if it does not partition `rows` rows or, being
+// traced, has no data.
 torch::Tensor CausalLinearOffsets(const torch::Tensor& cu_seqlens, int64_t rows);
 
 // Size in floats of the buffer that the fused form keeps for its backward. Depends on shapes alone,
-// as tracing requires. `sequences`: their number, for packed rows q [1, T, H, D]; 0: q is
+// as tracing requires. `sequences`: the number of packed sequences in q [1, T, H, D]; 0 if q is
 // [N, L, H, D].
 int64_t CausalLinearKeptSize(const torch::Tensor& q, const torch::Tensor& v, int64_t sequences);
 

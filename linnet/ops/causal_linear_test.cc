@@ -166,7 +166,7 @@ TEST(CausalLinear, IsCausalBitForBit) {
             changed.select(1, last).fill_(later);
             return changed;
           };
-          // In the last chunk, the plain form multiplies a later NaN or infinity by zero.
+          // The plain form multiplies a later NaN or infinity of the same chunk by zero: NaN.
           const int64_t past = plain && !std::isfinite(later) ? chunk : last;
           const auto same = [&](const Tensor& got, int64_t until) {
             return torch::equal(got.slice(1, 0, until), want.slice(1, 0, until));

@@ -15,7 +15,7 @@ namespace linnet::ops {
 // infinite nats and gradients of 0. As in PyTorch, the gradient returned for log_probs is the
 // gradient with respect to the logits; the backward of log_softmax leaves it unchanged. Runs the
 // kernel in fp32 on the CPU, libtorch's operation elsewhere. Throws InputError if shapes or types
-// disagree, a length exceeds its sequence, or a target or the blank is not a class.
+// disagree, a length is negative or exceeds its sequence, or a target or the blank is not a class.
 torch::Tensor CtcNats(const torch::Tensor& log_probs, const torch::Tensor& targets,
                       const torch::Tensor& input_lengths, const torch::Tensor& target_lengths,
                       int64_t blank = 0);

@@ -27,21 +27,22 @@ torch::Tensor CudaCausalLinear(const torch::Tensor& q, const torch::Tensor& k,
 // width a multiple of 4 up to kMaxTrainingWidth. Undefined tensors in `others` are ignored.
 bool CudaAddNormTakes(const torch::Tensor& x, const std::vector<torch::Tensor>& others);
 
-// x += bias + residual in place. Returns n(x), and the rows' means and scales [rows, 2] for the
-// backward; both undefined without a norm.
+// x += bias + residual in place. Returns norm(x) and, for the backward, the mean and scale of each
+// row [rows, 2]; both are undefined without a norm.
 std::pair<torch::Tensor, torch::Tensor> CudaAddNorm(const torch::Tensor& x,
                                                     const torch::Tensor& bias,
                                                     const torch::Tensor& residual,
                                                     const Norm& norm);
 
 struct CudaAddNormGradients {
-  torch::Tensor x, narrow;  // the gradient of the sum, in fp32 and in bf16
+  torch::Tensor x, narrow;  // the gradient of x + bias + residual, in fp32 and in bf16
   torch::Tensor sums;       // [3, width]: gradients of the norm's weight and bias, and of `bias`
 };
 CudaAddNormGradients CudaAddNormBackward(const torch::Tensor& grad, const torch::Tensor& x,
                                          const torch::Tensor& stats, const torch::Tensor& weight);
 
-// Sums over the rows of x [rows, width] (fp32 or bf16), in fp32, if CudaColumnSumsTakes(x).
+// CudaColumnSums(): the sums over the rows of x [rows, width] (fp32 or bf16), in fp32. Only for x
+// that CudaColumnSumsTakes().
 bool CudaColumnSumsTakes(const torch::Tensor& x);
 torch::Tensor CudaColumnSums(const torch::Tensor& x);
 

@@ -28,7 +28,7 @@ T* Data(const Tensor& x) {
   return x.defined() ? x.data_ptr<T>() : nullptr;
 }
 
-// Dense rows, each aligned to 16 bytes.
+// x if its rows are dense and aligned to 16 bytes, else a copy for which this is true.
 Tensor AlignedRows(const Tensor& x) {
   constexpr uintptr_t kBytes = 16;
   const auto aligned = [](uintptr_t bytes) { return bytes % kBytes == 0; };

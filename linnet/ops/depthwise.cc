@@ -4,6 +4,7 @@
 
 #include "linnet/error.h"
 #include "linnet/ops/fused.h"
+#include "linnet/ops/lengths.h"
 #include "linnet/ops/plain.h"
 
 namespace linnet::ops {
@@ -41,10 +42,7 @@ Tensor DepthwiseConvolution(const Tensor& x, const Tensor& weight, const Tensor&
   if (!causal && weight.size(0) % 2 == 0) {
     throw InputError("a non-causal depthwise convolution needs an odd width, not ", weight.size(0));
   }
-  if (lengths.defined() &&
-      (lengths.sizes() != x.sizes().slice(0, 1) || lengths.scalar_type() != torch::kInt64)) {
-    throw InputError("depthwise convolution: lengths must be int64 [", x.size(0), "]");
-  }
+  CheckLengths("depthwise convolution", lengths, x);
   if constexpr (kHasFused) {
     if (Fused(x)) return FusedDepthwise(x, weight, bias, lengths, causal);
   }

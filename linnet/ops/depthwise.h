@@ -9,11 +9,12 @@
 
 namespace linnet::ops {
 
-// x [N, L, C], weight [width, C], bias [C] -> [N, L, C]: for each channel and position, the bias
-// plus the weighted sum over the `width` positions (an odd number) around it or, if causal, over
-// the `width` positions that end with it. `lengths` is undefined or int64 [N]: positions from
-// lengths[n] on count as zeros, whatever they hold, and their outputs are zeros. The fused form is
-// differentiable once. Throws InputError on shapes that do not match.
+// x [N, L, C], weight [width, C], bias [C] -> [N, L, C]. Each channel's output at a position is the
+// bias plus the weighted sum of the channel over `width` positions: centered on this position (with
+// an odd width) or, if causal, ending with it. `lengths` is undefined or int64 [N]: positions from
+// lengths[n] on count as zeros, whatever they hold, and their outputs are zeros. Runs the fused
+// kernel in fp32 on the CPU, differentiable once; elsewhere libtorch's conv1d. Throws InputError on
+// shapes that do not match and on an even width if not causal.
 torch::Tensor DepthwiseConvolution(const torch::Tensor& x, const torch::Tensor& weight,
                                    const torch::Tensor& bias, const torch::Tensor& lengths,
                                    bool causal);

@@ -9,8 +9,9 @@
 namespace linnet::ops {
 
 // Sets each element of x (any shape) to 0 with probability p, and otherwise divides it by 1 - p;
-// 0 <= p <= 1. The fused form draws one seed from libtorch's default generator, keeps no mask and
-// is differentiable once. The plain form is libtorch's own.
+// 0 <= p <= 1. In fp32 on the CPU, with p < 1 and fewer than 2^32 elements, runs the fused kernel,
+// which draws one seed from libtorch's default generator, keeps no mask and is differentiable once.
+// Otherwise runs libtorch's dropout.
 torch::Tensor Dropout(const torch::Tensor& x, double p);
 
 }  // namespace linnet::ops

@@ -29,12 +29,12 @@ struct RowsCall {
 // Whether this processor supports bf16 products.
 bool FusedBf16();
 
-// x, then a weight and a bias for each product, then the norm's weight and bias, if present.
+// tensors: x, a weight and a bias for each product, then the norm's weight and bias, if present.
 std::vector<torch::Tensor> FusedLinears(const std::vector<torch::Tensor>& tensors,
                                         const RowsCall& call);
-// a, weight, bias, residual, then the norm's weight and bias, if present.
+// tensors: a, weight, bias, residual, then the norm's weight and bias, if present.
 torch::Tensor FusedProject(const std::vector<torch::Tensor>& tensors, const RowsCall& call);
-// x, weight1, bias1, weight2, bias2, then the norms' weights and biases, if present.
+// tensors: x, weight1, bias1, weight2, bias2, then the norms' weights and biases, if present.
 torch::Tensor FusedFeedForward(const std::vector<torch::Tensor>& tensors, const RowsCall& call);
 
 // q, k [N, L, H, D], v [N, L, H, M]; with offsets (int64 [N + 1], on the CPU) [1, T, H, D] and
@@ -51,8 +51,8 @@ torch::Tensor FusedScan(const ScanInputs& in, const kernels::ScanOptions& option
 torch::Tensor FusedChannelScan(const torch::Tensor& x, const torch::Tensor& g,
                                const torch::Tensor& lengths, torch::Tensor* state);
 
-// q [N, L, H, D], k [N, S, H, D], v [N, S, H, M]. options.hidden must be undefined; options.scale
-// is not read.
+// q [N, L, H, D], k [N, S, G, D], v [N, S, G, M], G a divisor of H. options.hidden must be
+// undefined; options.scale is not read.
 torch::Tensor FusedSoftmaxAttention(const torch::Tensor& q, const torch::Tensor& k,
                                     const torch::Tensor& v, double scale,
                                     const SoftmaxAttentionOptions& options);
@@ -89,8 +89,8 @@ torch::Tensor FusedCtc(const torch::Tensor& log_probs, const torch::Tensor& targ
 
 torch::Tensor FusedMixtureOfLogistics(const torch::Tensor& logits, const torch::Tensor& bytes);
 
-// See adam.h. FusedAdam(): whether the fused form takes a parameter and its gradient; the two
-// others skip parameters that it does not take.
+// See adam.h. FusedAdam(): whether the fused form takes a parameter and its gradient. The other two
+// functions skip the parameters for which it is false.
 bool FusedAdam(const torch::Tensor& parameter);
 void FusedGradientNorms(const std::vector<torch::Tensor>& parameters, std::vector<double>& norms);
 void FusedAdamUpdate(const std::vector<torch::Tensor>& parameters,

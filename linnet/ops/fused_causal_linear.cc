@@ -77,12 +77,6 @@ class CausalLinearFunction : public torch::autograd::Function<CausalLinearFuncti
   }
 };
 
-// Working memory for the kernel: `slots` pieces.
-Tensor ScratchFor(const CausalLinearShape& shape, size_t slots, const Tensor& like) {
-  return torch::empty({static_cast<int64_t>(slots * kernels::CausalLinearScratch(shape))},
-                      like.options().dtype(torch::kFloat32));
-}
-
 }  // namespace
 
 FusedCausalLinearResults FusedCausalLinearForward(const FusedCausalLinearInputs& inputs,
@@ -106,8 +100,7 @@ FusedCausalLinearResults FusedCausalLinearForward(const FusedCausalLinearInputs&
   if (with_state && options.normalize) {
     z = begin(inputs.state.z, {batch, q.size(2), q.size(3)});
   }
-  const size_t slots = AtSlots();
-  const Tensor scratch = ScratchFor(shape, slots, q);
+  const ThreadScratch scratch(kernels::CausalLinearScratch(shape));
   // Pointers to the carried state, because lambdas cannot capture parts of a structured binding.
   float* const s_data = Data<float>(results.state.s);
   float* const z_data = Data<float>(results.state.z);
@@ -124,7 +117,7 @@ FusedCausalLinearResults FusedCausalLinearForward(const FusedCausalLinearInputs&
                                               .kept = results.kept.template data_ptr<float>(),
                                               .s = s_data,
                                               .z = z_data},
-        {scratch.template data_ptr<float>(), slots}, AtParallelFor);
+        scratch, AtParallelFor);
   });
   return results;
 }
@@ -147,8 +140,7 @@ FusedCausalLinearGradients FusedCausalLinearBackward(const FusedCausalLinearInpu
   };
   const FusedCausalLinearGradients grad = {
       dense_like(q), dense_like(k), dense_like(v), {dense_like(s0), dense_like(z0)}};
-  const size_t slots = AtSlots();
-  const Tensor scratch = ScratchFor(shape, slots, q);
+  const ThreadScratch scratch(kernels::CausalLinearScratch(shape));
   ForElement(q, [&](auto element) {
     using T = decltype(element);
     kernels::CausalLinearBackward(
@@ -170,7 +162,7 @@ FusedCausalLinearGradients FusedCausalLinearBackward(const FusedCausalLinearInpu
                                                .grad_z = Data<float>(grad_z),
                                                .grad_s0 = Data<float>(grad.state.s),
                                                .grad_z0 = Data<float>(grad.state.z)},
-        {scratch.template data_ptr<float>(), slots}, AtParallelFor);
+        scratch, AtParallelFor);
   });
   return grad;
 }

@@ -36,7 +36,7 @@ class CrossEntropyFunction : public torch::autograd::Function<CrossEntropyFuncti
         const float* const row = x + r * classes;
         const float largest = kernels::Largest(row, classes);
         const double sum = kernels::ExpSum(row, classes, largest, 1, nullptr);
-        // The difference first: it is exact enough even for two large logits.
+        // Subtracts the logits first: added to a large logit, log(sum) would be rounded away.
         out[r] =
             static_cast<float>(std::log(sum) + (largest - static_cast<double>(row[target[r]])));
         top[r] = largest, share[r] = static_cast<float>(1 / sum);

@@ -32,8 +32,8 @@ std::vector<int64_t> WithLast(const Tensor& x, int64_t last) {
   return shape;
 }
 
-// A dense copy of a weight in the products' operand type (the weight itself, if it is one). Must
-// outlive the kernel call.
+// A dense copy of a weight in the products' operand type; the weight itself if it is dense and of
+// that type. Must outlive the kernel call.
 template <typename T>
 Tensor Read(const Tensor& weight) {
   return sizeof(T) == sizeof(float) ? weight.contiguous() : weight.to(kBFloat16).contiguous();
@@ -82,7 +82,8 @@ struct Gradients {
   Tensor sum, others;
 };
 
-// Splits `gradients` into views with the parameters' shapes, which lie one after the other.
+// Splits `gradients`, which holds one parameter's gradient after the other, into views with the
+// parameters' shapes.
 variable_list Split(const Tensor& gradients, const variable_list& parameters) {
   variable_list views;
   int64_t at = 0;
@@ -119,7 +120,7 @@ class LinearsFunction : public torch::autograd::Function<LinearsFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    RefuseSecondDerivative("linear layers");
+    RefuseSecondDerivative("a linear layer");
     const RowsCall call = Restore(context);
     const variable_list kept = context->get_saved_variables();
     return WithType(call.precision, [&](auto t) {
@@ -200,7 +201,7 @@ class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    RefuseSecondDerivative("the residual and norm rows");
+    RefuseSecondDerivative("an output projection with residual");
     const RowsCall call = Restore(context);
     const variable_list kept = context->get_saved_variables();
     return WithType(call.precision, [&](auto t) {
@@ -281,7 +282,7 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
   }
 
   static variable_list backward(AutogradContext* context, variable_list grads) {
-    RefuseSecondDerivative("the feed-forward rows");
+    RefuseSecondDerivative("a feed-forward block");
     const RowsCall call = Restore(context);
     const variable_list kept = context->get_saved_variables();
     return WithType(call.precision, [&](auto t) {

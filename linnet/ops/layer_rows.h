@@ -7,8 +7,8 @@
 //
 // In bf16 the weights remain fp32 master copies. Forward and backward, the operands of a product
 // are rounded to bf16; sums and results are fp32 (except the hidden layer of FeedForward, stored as
-// bf16). Norms, biases, residuals and parameter gradients are fp32. On processors with bf16
-// products (AVX512-BF16, AMX) these take a fifth of the time of fp32 products.
+// bf16). Norms, biases, residuals and parameter gradients are fp32. On processors with AVX512-BF16
+// or AMX, bf16 products take a fifth of the time of fp32 products.
 #ifndef LINNET_OPS_LAYER_ROWS_H_
 #define LINNET_OPS_LAYER_ROWS_H_
 
@@ -26,8 +26,9 @@ enum class Precision { kFp32, kBf16 };
 // "fp32" or "bf16". Throws InputError on other names, and on bf16 for a CPU without bf16 products.
 Precision PrecisionNamed(const std::string& name, torch::Device device = torch::kCPU);
 
-// The parameters of a layer norm, or without a bias of an RMS norm, x / sqrt(mean(x^2) + eps) *
-// weight; undefined means no norm. RMS norms are not fused with the products.
+// The parameters of a layer norm or, if `bias` is undefined, of an RMS norm:
+// x / sqrt(mean(x^2) + eps) * weight. An undefined weight means no norm. RMS norms are not fused
+// with the products.
 struct Norm {
   torch::Tensor weight = {}, bias = {};
   double eps = 1e-5;
@@ -36,7 +37,7 @@ struct Norm {
   bool rms() const { return defined() && !bias.defined(); }
 };
 
-// n(x), or x without a norm.
+// norm(x); x if the norm is undefined.
 torch::Tensor Normalize(const torch::Tensor& x, const Norm& norm);
 
 // y_i = n(x) W_i^T + b_i for up to three products of one x [..., in], where n is the norm or the
@@ -48,7 +49,7 @@ std::vector<torch::Tensor> Linears(const torch::Tensor& x,
 torch::Tensor Linear(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
                      Precision precision, const Norm& norm_before = {});
 
-// n(residual + a W^T + b): a [..., in], residual [..., out].
+// n(residual + a W^T + b), where n is the norm or the identity: a [..., in], residual [..., out].
 torch::Tensor Project(const torch::Tensor& a, const torch::Tensor& weight,
                       const torch::Tensor& bias, const torch::Tensor& residual,
                       const Norm& norm_after, Precision precision);

@@ -132,7 +132,8 @@ TEST(FeedForward, PlainBf16IsNearPlainInDouble) {
   }
 }
 
-// Three products of one x in plain operations, against sums of the rounded operands in double.
+// One to three products of one x in plain operations, against products of the rounded operands in
+// double.
 TEST(Linears, PlainBf16RoundsTheOperandsOnly) {
   torch::manual_seed(6);
   const PlainGuard plain;

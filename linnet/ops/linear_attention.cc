@@ -4,6 +4,7 @@
 
 #include "linnet/error.h"
 #include "linnet/ops/fused.h"
+#include "linnet/ops/lengths.h"
 #include "linnet/ops/plain.h"
 
 namespace linnet::ops {
@@ -18,8 +19,8 @@ Tensor Plain(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& le
   };
   Tensor phi_k, values = v;
   if (lengths.defined()) {
-    // Filled, not multiplied, and before phi too: masked keys may hold NaN, and phi's derivative
-    // would turn their gradient into NaN.
+    // Filled, not multiplied by 0: masked keys may hold NaN. Filled before phi too, because phi's
+    // derivative at NaN would turn their gradient into NaN.
     const Tensor unseen = (torch::arange(k.size(1), lengths.options()) >= lengths.unsqueeze(1))
                               .unsqueeze(2)
                               .unsqueeze(3);
@@ -63,10 +64,7 @@ Tensor LinearAttention(const Tensor& q, const Tensor& k, const Tensor& v, const 
                      c10::toString(q.scalar_type()), ", ", c10::toString(k.scalar_type()), ", ",
                      c10::toString(v.scalar_type()));
   }
-  if (lengths.defined() &&
-      (lengths.sizes() != q.sizes().slice(0, 1) || lengths.scalar_type() != torch::kInt64)) {
-    throw InputError("linear attention: lengths must be int64 [", q.size(0), "]");
-  }
+  CheckLengths("linear attention", lengths, q);
   if constexpr (kHasFused) {
     if (FusedAttention(q)) {
       return FusedLinearAttention(q, k, v, lengths.defined() ? lengths.contiguous() : lengths,

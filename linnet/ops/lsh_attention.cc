@@ -8,6 +8,7 @@
 
 #include "linnet/error.h"
 #include "linnet/ops/fused.h"
+#include "linnet/ops/lengths.h"
 #include "linnet/ops/lowest_score.h"
 #include "linnet/ops/plain.h"
 
@@ -135,8 +136,8 @@ Tensor Plain(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths, cons
     outs.push_back(chunks.Join(torch::matmul(weights, Chunks::LookBack(chunks.Cut(v), 0))));
     sums.push_back(chunks.Join(sum));
   }
-  // A round in which a position has no key has the lowest normalizer, hence weight 0 if another
-  // round has one.
+  // In a round in which a position sees only its own key, its normalizer is near Self(): the round
+  // has weight 0 if the position sees other keys in another round.
   const Tensor share = torch::softmax(torch::stack(sums), 0);
   const Tensor out = (share * torch::stack(outs)).sum(0);
   return out.unflatten(0, {batch, heads}).narrow(2, 0, length).transpose(1, 2);
@@ -161,10 +162,7 @@ void Check(const Tensor& q, const Tensor& v, const Tensor& lengths, const Tensor
     throw InputError("LSH attention: planes must be [rounds, D, buckets / 2], with D = ", q.size(3),
                      " and ", options.buckets, " buckets; got ", planes.sizes());
   }
-  if (lengths.defined() &&
-      (lengths.sizes() != q.sizes().slice(0, 1) || lengths.scalar_type() != torch::kInt64)) {
-    throw InputError("LSH attention: lengths must be int64 [", q.size(0), "]");
-  }
+  CheckLengths("LSH attention", lengths, q);
 }
 
 }  // namespace

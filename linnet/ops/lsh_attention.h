@@ -26,7 +26,8 @@ torch::Tensor LshBuckets(const torch::Tensor& q, const torch::Tensor& planes, in
 
 // LSH attention as published. q [N, L, H, D], v [N, L, H, M], planes as above -> [N, L, H, M]. In a
 // round, position i attends to the keys j != i of its own bucket within the two chunks (only j < i
-// if causal); to itself only if there is no other key. Rounds are combined by their normalizers,
+// if causal); to itself only if there is no other key. Rounds are combined by their normalizers:
+// with lse_r,i the logsumexp of the scores of position i in round r,
 //
 //   out_i = sum_r exp(lse_r,i - lse_i) out_r,i,   lse_i = logsumexp_r lse_r,i,
 //

@@ -5,6 +5,7 @@
 #include "linnet/error.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/layer_rows.h"
+#include "linnet/ops/lengths.h"
 #include "linnet/ops/plain.h"
 
 namespace linnet::ops {
@@ -42,10 +43,8 @@ Tensor Lstm(const Tensor& x, const Tensor& w_ih, const Tensor& w_hh, const Tenso
         "an LSTM needs x [N, L, in], weights [4 H, in] and [4 H, H], biases [4 H]; got ", x.sizes(),
         ", ", w_ih.sizes(), ", ", w_hh.sizes(), ", ", b_ih.sizes(), ", ", b_hh.sizes());
   }
-  if (lengths.sizes() != x.sizes().slice(0, 1) || lengths.scalar_type() != torch::kInt64) {
-    throw InputError("LSTM: lengths must be int64 [", x.size(0), "]");
-  }
-  // Positions that are not read may hold anything.
+  CheckLengths("LSTM", lengths, x);
+  // Positions from lengths[n] on may hold anything, so they are set to 0.
   const Tensor behind =
       (torch::arange(x.size(1), lengths.options()) >= lengths.unsqueeze(1)).unsqueeze(2);
   const Tensor read = x.masked_fill(behind, 0).transpose(0, 1);

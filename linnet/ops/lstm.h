@@ -2,8 +2,8 @@
 //
 //   out = Lstm(x, w_ih, w_hh, b_ih, b_hh, lengths, /*backward=*/false);
 //
-// libtorch's own LSTM on the CPU adds to the gradient of w_hh at every step; here it is one product
-// at the end.
+// On the CPU, libtorch's own LSTM accumulates the gradient of w_hh step by step. The fused form
+// here computes it as one matrix product after the last step.
 #ifndef LINNET_OPS_LSTM_H_
 #define LINNET_OPS_LSTM_H_
 
@@ -13,8 +13,9 @@ namespace linnet::ops {
 
 // x [N, L, in], weights [4 H, in] and [4 H, H], biases [4 H] (gates i, f, g, o, as in PyTorch) ->
 // [N, L, H]. `lengths` int64 [N]: positions from lengths[n] on are not read, and their outputs are
-// zeros. `backward` runs each sequence from its last position to its first. The fused form is
-// differentiable once. Throws InputError on shapes that do not match.
+// zeros. `backward` visits the positions from lengths[n] - 1 down to 0. Runs the fused kernel in
+// fp32 on the CPU, differentiable once; elsewhere libtorch's operations, step by step. Throws
+// InputError on shapes that do not match.
 torch::Tensor Lstm(const torch::Tensor& x, const torch::Tensor& w_ih, const torch::Tensor& w_hh,
                    const torch::Tensor& b_ih, const torch::Tensor& b_hh,
                    const torch::Tensor& lengths, bool backward);

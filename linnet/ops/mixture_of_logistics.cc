@@ -2,8 +2,6 @@
 
 #include <torch/utils.h>
 
-#include <cmath>
-
 #include "linnet/error.h"
 #include "linnet/kernels/mixture_of_logistics.h"
 #include "linnet/ops/fused.h"
@@ -22,11 +20,10 @@ Tensor Plain(const Tensor& logits, const Tensor& bytes) {
   const Tensor inverse_scale = torch::exp(-log_scale);
   const Tensor upper = inverse_scale * (centered + 1.0 / 255);
   const Tensor lower = inverse_scale * (centered - 1.0 / 255);
-  const Tensor middle = inverse_scale * centered;
-  const Tensor mass = torch::sigmoid(upper) - torch::sigmoid(lower);
-  // If a bin's mass is lost to rounding, the density at its center times its width replaces it.
-  const Tensor tail = middle - log_scale - 2 * torch::softplus(middle) - std::log(127.5);
-  Tensor log_mass = torch::where(mass > 1e-5, mass.clamp_min(1e-12).log(), tail);
+  // sigmoid(upper) - sigmoid(lower) as (1 - exp(lower - upper)) sigmoid(upper) sigmoid(-lower), which
+  // loses no precision in the tails.
+  Tensor log_mass = torch::log(-torch::expm1(-2.0 / 255 * inverse_scale)) -
+                    torch::softplus(-upper) - torch::softplus(lower);
   log_mass = torch::where(byte == 0, upper - torch::softplus(upper), log_mass);
   log_mass = torch::where(byte == 255, -torch::softplus(lower), log_mass);
   return -torch::logsumexp(log_mass + torch::log_softmax(parts[0], -1), -1);
@@ -38,8 +35,9 @@ Tensor MixtureOfLogisticsNats(const Tensor& logits, const Tensor& bytes) {
   if (logits.dim() < 1 || logits.size(-1) % 3 != 0 || logits.size(-1) == 0 ||
       static_cast<size_t>(logits.size(-1)) > 3 * kernels::kMaxMixtures ||
       logits.sizes().slice(0, logits.dim() - 1) != bytes.sizes()) {
-    throw InputError("mixture of logistics needs logits [..., 3 K] and bytes [...]; got ",
-                     logits.sizes(), " and ", bytes.sizes());
+    throw InputError("mixture of logistics needs logits [..., 3 K], K at most ",
+                     kernels::kMaxMixtures, ", and bytes [...]; got ", logits.sizes(), " and ",
+                     bytes.sizes());
   }
   if (bytes.scalar_type() != torch::kInt64) {
     throw InputError("mixture of logistics needs int64 bytes; got ", bytes.scalar_type());

@@ -3,6 +3,7 @@
 //
 //   if (x.is_cuda() && CausalLinearHasGpuKernels(dim, value_dim)) {
 //     qkv = NarrowLinears(x, {wq, wk, wv}, {bq, bk, bv});
+//   }
 #ifndef LINNET_OPS_NARROW_H_
 #define LINNET_OPS_NARROW_H_
 
@@ -26,7 +27,8 @@ std::vector<torch::Tensor> NarrowLinears(const torch::Tensor& x,
 // elements per head.
 bool CausalLinearHasGpuKernels(int64_t dim, int64_t value_dim);
 
-// Whether softmax attention has GPU kernels: libtorch's, for calls without `lengths` and `hidden`.
+// Whether softmax attention has GPU kernels: libtorch's, for calls without `lengths`, `hidden`,
+// `window` and shared key heads.
 inline constexpr bool kSoftmaxHasGpuKernels = TORCH_VERSION_MAJOR >= 2;
 
 }  // namespace linnet::ops

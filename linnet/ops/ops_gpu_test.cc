@@ -25,16 +25,16 @@ using kernels::FeatureMap;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 
-// The largest error relative to the largest magnitude of `want`, or to kLeast if that is larger:
-// for gradients that are 0 up to rounding (of q and k if L = 1, with a normalizer).
+// The largest error relative to the largest magnitude of `want`, or to kLeast if that is larger.
+// kLeast is for gradients that are 0 up to rounding: those of q and k if L = 1, with a normalizer.
 double RelativeOff(const Tensor& got, const Tensor& want) {
   constexpr double kLeast = 0.1;
   return (got.detach().to(torch::kCPU, torch::kDouble) - want).abs().max().item<double>() /
          std::max(want.abs().max().item<double>(), kLeast);
 }
 
-// Calls run(inputs, index tensor on their device) on the GPU in `dtype` and on the CPU in double.
-// Compares all outputs, and the gradients of their sum with random weights.
+// Calls run(inputs, index) on the GPU in `dtype` and on the CPU in double, with `index` on the same
+// device. Compares all outputs, and the gradients of their sum with random weights.
 template <class Run>
 void ExpectSame(const Tensors& x, const Tensor& index, torch::Dtype dtype, double tolerance,
                 const std::string& what, const Run& run) {
@@ -172,8 +172,8 @@ TEST_F(OnGpu, Rows) {
   }
 }
 
-// An attention layer in bf16, with queries, keys and values from one product, against the fp32 form
-// in double.
+// An attention layer in bf16, with queries, keys and values from one product, against the same
+// layer in double, without rounding to bf16.
 TEST_F(OnGpu, NarrowAttention) {
   for (const bool softmax : {false, true}) {
     const int64_t heads = 4, length = 150;

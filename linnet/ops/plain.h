@@ -1,7 +1,8 @@
 // Every operation here has two forms: a fused one over kernels/, for fp32 (linear attention: also
 // bf16) on the CPU, and a plain one composed of libtorch's own operations, for any device and type.
-// Causal linear attention has a third one over kernels/cuda, for fp32 and bf16 on a GPU. Device and
-// type of the tensors decide which form runs; tests and benchmarks can request the plain one.
+// Causal linear attention has a third one over kernels/cuda, for fp32 and bf16 on a GPU; the rows
+// of layer_rows.h in bf16 use kernels/cuda for norms and sums there. Device and type of the tensors
+// decide which form runs; tests and benchmarks can request the plain one.
 //
 //   const Tensor fused = Linear(x, weight, bias, Precision::kFp32);
 //   PlainGuard plain;

@@ -7,6 +7,7 @@
 
 #include "linnet/error.h"
 #include "linnet/ops/fused.h"
+#include "linnet/ops/lengths.h"
 #include "linnet/ops/plain.h"
 
 namespace linnet::ops {
@@ -23,13 +24,6 @@ void Require(const char* name, const Tensor& x, const Tensor& like, at::IntArray
     throw InputError("scan: ", name, " must be ", sizes, " in ", like.toString(), "; got ",
                      x.defined() ? x.sizes() : at::IntArrayRef(), " in ",
                      x.defined() ? x.toString() : "no tensor");
-  }
-}
-
-void RequireLengths(const Tensor& lengths, int64_t n) {
-  if (lengths.defined() && (lengths.sizes() != at::IntArrayRef{n} ||
-                            lengths.scalar_type() != torch::kInt64 || !lengths.is_contiguous())) {
-    throw InputError("scan: lengths must be a dense int64 [", n, "]");
   }
 }
 
@@ -56,11 +50,11 @@ void Check(const ScanInputs& in, const ScanOptions& options, const Tensor& lengt
   if (options.write == ScanWrite::kTwoSided) Require("write", in.write, q, v.sizes());
   if (options.write == ScanWrite::kRwkv7) Require("write", in.write, q, {n, length, heads, dim});
   if (state.defined()) Require("the state", state, q, {n, heads, dim, v.size(3)});
-  RequireLengths(lengths, n);
+  CheckLengths("scan", lengths, q, /*dense=*/true);
 }
 
-// x [N, L, ...] with zeros at positions >= lengths[n], which change nothing in every kind of write.
-// Filled, not multiplied: these positions may hold NaN.
+// x [N, L, ...] with zeros at positions >= lengths[n]: inputs of zero leave the state as it is, in
+// every kind of write. Filled, not multiplied by 0: these positions may hold NaN.
 Tensor Seen(const Tensor& x, const Tensor& lengths) {
   if (!x.defined() || !lengths.defined()) return x;
   const Tensor unseen = torch::arange(x.size(1), lengths.options()) >= lengths.unsqueeze(1);
@@ -120,7 +114,7 @@ void CheckChannels(const Tensor& x, const Tensor& g, const Tensor& lengths, cons
   }
   Require("g", g, x, x.sizes());
   if (state.defined()) Require("the state", state, x, {x.size(0), x.size(2)});
-  RequireLengths(lengths, x.size(0));
+  CheckLengths("scan", lengths, x, /*dense=*/true);
 }
 
 Tensor PlainChannels(const Tensor& x, const Tensor& g, const Tensor& lengths, Tensor& state) {

@@ -26,13 +26,13 @@ struct ScanInputs {
   torch::Tensor erase = {}, write = {};  // [N, L, H, width] of kernels/scan.h
 };
 
-// out [N, L, H, M], any strides (a last axis that is not dense is copied); L, D, M >= 1. Runs the
-// fused kernel in fp32 on the CPU, elsewhere the plain form, position by position. Options with
-// `normalize` are refused.
+// Returns out [N, L, H, M]. Inputs may have any strides (a last axis that is not dense is copied);
+// L, D, M >= 1. Runs the fused kernel in fp32 on the CPU, differentiable once; elsewhere the plain
+// form, position by position.
 //
 // `lengths` is undefined or a dense int64 [N]: positions >= lengths[n] change nothing, whatever
 // their keys, values and gates hold; outputs there read the last state. Throws InputError on
-// tensors that do not match each other or the options.
+// options.normalize, and on tensors that do not match each other or the options.
 torch::Tensor Scan(const ScanInputs& in, const kernels::ScanOptions& options,
                    const torch::Tensor& lengths = {});
 

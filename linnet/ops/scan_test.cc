@@ -188,7 +188,7 @@ TEST(Scan, DoesNotWriteToTheStateGiven) {
   EXPECT_FALSE(torch::equal(state, h_before));
 }
 
-// Inputs x, g and a state, or without the state; channels strided.
+// Inputs x, g and, if begun, a state. x is strided: a slice of a tensor with twice the channels.
 TEST(ChannelScan, FusedEqualsPlainAndDifferences) {
   torch::manual_seed(6);
   for (const std::vector<int64_t>& shape :

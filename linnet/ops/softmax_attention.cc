@@ -7,6 +7,7 @@
 
 #include "linnet/error.h"
 #include "linnet/ops/fused.h"
+#include "linnet/ops/lengths.h"
 #include "linnet/ops/lowest_score.h"
 #include "linnet/ops/plain.h"
 
@@ -77,11 +78,7 @@ void Check(const Tensor& q, const Tensor& k, const Tensor& v,
     throw InputError("softmax attention: offset and window must be 0 or more; they are ",
                      options.offset, " and ", options.window);
   }
-  if (const Tensor& lengths = options.lengths;
-      lengths.defined() &&
-      (lengths.sizes() != q.sizes().slice(0, 1) || lengths.scalar_type() != torch::kInt64)) {
-    throw InputError("softmax attention: lengths must be int64 [", q.size(0), "]");
-  }
+  CheckLengths("softmax attention", options.lengths, q);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace linnet::ops {
 struct SoftmaxAttentionOptions {
   bool causal = false;  // query i attends to the keys 0 .. i + offset
   int64_t offset = 0;   // keys before the first query; read only if `causal`
-  // Keys that a query attends to, up to i + offset; 0: all; read only if `causal`.
+  // Number of keys that query i attends to, the last being i + offset; 0: all. Only if `causal`.
   int64_t window = 0;
   // Undefined, or int64 [N]: keys at positions >= lengths[n] are masked out, whatever they and
   // their values hold.
@@ -32,9 +32,9 @@ struct SoftmaxAttentionOptions {
 // q [N, L, H, D], k [N, S, G, D], v [N, S, G, M] -> [N, L, H, M], any strides (a last axis that is
 // not dense is copied); D, M >= 1. Head h of q reads head h / (H / G) of k and v. A query without
 // keys has an output and a gradient of 0. In fp32 on the CPU and without `hidden`, runs the fused
-// kernel, in memory that does not grow with L x S, differentiable once. On a GPU, runs libtorch's
-// fused attention where it supports the call. Elsewhere runs the plain form, which materializes the
-// scores. Throws InputError on shapes that do not match.
+// kernel: its memory does not grow with L x S, and it is differentiable once. On a GPU, runs
+// libtorch's fused attention where it supports the call. Elsewhere runs the plain form, which
+// materializes the scores. Throws InputError on shapes that do not match.
 torch::Tensor SoftmaxAttention(const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const SoftmaxAttentionOptions& options = {});
 

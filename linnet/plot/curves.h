@@ -37,7 +37,7 @@ std::string MainMetric(const RunLog& run);
 // The metrics of a run for error messages: "bits_per_dim, lr".
 std::string MetricNames(const RunLog& run);
 
-// Names for runs: the shortest ends of their folders' paths that are distinct.
+// Labels for runs: the shortest trailing parts of their paths that tell the runs apart.
 std::vector<std::string> ShortLabels(const std::vector<std::string>& runs);
 
 // The moving mean over `window` values. The window shrinks on both sides at the start, only on the

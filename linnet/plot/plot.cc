@@ -34,7 +34,7 @@ constexpr Look kDark = {0x14171a, 0x1c2024, 0x363c43, 0x282d32,
 constexpr double kTitleSize = 20, kSubtitleSize = 14, kPanelTitleSize = 16;
 constexpr double kAxisLabelSize = 16, kTickSize = 15, kLegendSize = 15;
 constexpr double kLineWidth = 2.4, kFaintWidth = 1.5, kFaintOpacity = 0.5, kMarkerRadius = 4.2;
-constexpr size_t kMostPanels = 14;  // their PNG is less than 16384 pixels wide
+constexpr size_t kMostPanels = 14;  // so that a PNG is less than 16384 pixels wide
 constexpr double kPixelScale = 2;   // PNG pixels per logical pixel
 constexpr double kMargin = 18;      // around the figure and between its panels
 constexpr double kTickGap = 7;      // from the frame to a tick label
@@ -55,8 +55,8 @@ struct Box {
   Box Grown(double by) const { return {left - by, top - by, right + by, bottom + by}; }
 };
 
-// Whether the segment from a to b crosses the box: it is neither beyond a side of the box, nor are
-// all corners of the box on one side of its line.
+// Whether the segment from a to b crosses the box: it is not beyond one side of the box, and the
+// line through a and b has corners of the box on both sides.
 bool Crosses(Point a, Point b, const Box& box) {
   if (std::max(a.x, b.x) < box.left || std::min(a.x, b.x) > box.right ||
       std::max(a.y, b.y) < box.top || std::min(a.y, b.y) > box.bottom) {
@@ -297,22 +297,18 @@ class Panel {
     cairo_set_line_width(cr_, series.faint ? kFaintWidth : kLineWidth);
     cairo_set_line_join(cr_, CAIRO_LINE_JOIN_ROUND);
     cairo_set_line_cap(cr_, CAIRO_LINE_CAP_ROUND);
-    // The second pass through the palette uses dashed lines.
-    const size_t round = static_cast<size_t>(colors_[i]) / look_.palette.size();
-    constexpr double kDashes[][2] = {{9, 6}, {1, 5}, {16, 6}};
-    const size_t dashing = series.dotted ? 2 : round + series.dashed;
-    if (dashing > 0) {
-      cairo_set_dash(cr_, kDashes[(dashing - 1) % std::size(kDashes)], 2, 0);
-    } else {
-      cairo_set_dash(cr_, nullptr, 0, 0);
-    }
+    // Dashes by pass through the palette; the first is solid. Guide lines use the third pattern.
+    constexpr double kDashes[][2] = {{0, 0}, {9, 6}, {1, 5}, {16, 6}};
+    const size_t pass = static_cast<size_t>(colors_[i]) / look_.palette.size();
+    const auto& dashes = kDashes[series.dotted ? 2 : (pass + series.dashed) % std::size(kDashes)];
+    cairo_set_dash(cr_, dashes, dashes[0] > 0 ? 2 : 0, 0);
     canvas_.SetColor(ColorOf(i), series.faint ? kFaintOpacity : 1);
   }
 
   void Mark(size_t i, Point p) const {
     const Series& series = plot_.series[i];
     const double r = kMarkerRadius * (series.faint ? 0.7 : 1);
-    // By marker: a polygon's corners, its size and the turn of its first corner.
+    // For each Marker: corners (0: a circle), size, and rotation in steps from corner to corner.
     constexpr struct {
       int corners;
       double size, turn;
@@ -439,7 +435,7 @@ class Panel {
   Canvas& canvas_;
   cairo_t* cr_;
   std::vector<int> colors_;      // per series: index into the palette, may exceed its size
-  std::vector<size_t> entries_;  // of the legend: series
+  std::vector<size_t> entries_;  // series in the legend
   Range x_range_, y_range_;
   Box frame_;
   std::vector<Tick> x_ticks_, y_ticks_;

@@ -58,7 +58,7 @@ void CheckFormat(const std::string& path);
 // is installed.
 std::string Encode(const Figure& figure, const std::string& path);
 
-// Encode() into the file, which is replaced atomically.
+// Writes the bytes of Encode() to the file, which is replaced atomically.
 void Draw(const Figure& figure, const std::string& path);
 
 }  // namespace linnet::plot

@@ -18,15 +18,15 @@ struct ChildResult {
 };
 
 // Runs a program and waits for it. Looks for it beside this executable, then on the PATH; "" runs
-// this executable itself. The child inherits stderr. SIGINT, SIGTERM and SIGHUP are passed on to
-// it; once it has ended, Interrupted is thrown (program.h). The child does not outlive this
-// process. Throws InputError if the program cannot be started. Call it from the main thread, one
+// this executable itself. The child inherits stderr and does not outlive this process. Passes
+// SIGINT, SIGTERM and SIGHUP on to the child, then throws Interrupted (program.h) once the child
+// has ended. Throws InputError if the program cannot be started. Call it from the main thread, one
 // child at a time.
 ChildResult RunChild(const std::string& program, const std::vector<std::string>& arguments);
 
-// Call it after the last child: from here on SIGINT, SIGTERM and SIGHUP end this process. (After
-// RunChild() they are only recorded, and the next RunChild() throws.) Throws Interrupted if a
-// signal has already arrived.
+// Call it after the last child: from then on SIGINT, SIGTERM and SIGHUP end this process. (Between
+// children these signals are only recorded, and the next RunChild() throws.) Throws Interrupted if
+// a signal has already arrived.
 void EndAtSignals();
 
 }  // namespace linnet::cli

@@ -10,7 +10,7 @@ using nlohmann::ordered_json;
 
 namespace {
 
-// The values of CLI::IsMember, which CLI11 shows in the type: "NAME:{cpu,cuda}".
+// The values that CLI::IsMember allows. CLI11 appends them to the type: "NAME:{cpu,cuda}".
 std::vector<std::string> Choices(const std::string& type) {
   std::vector<std::string> choices;
   const size_t open = type.find('{'), close = type.rfind('}');

@@ -8,9 +8,9 @@
 
 namespace linnet::cli {
 
-// {"name", "summary", "notes", "options", "verbs"}: options as {"names", "positional", "type",
-// "help", "default", "choices", "required", "repeats"}, verbs as the whole. Hidden options are left
-// out.
+// {"name", "summary", "notes", "options", "verbs"}. Each option is {"names", "positional", "type",
+// "help", "default", "choices", "required", "repeats"}; each verb has the same fields as the whole
+// description. Hidden options are left out.
 nlohmann::ordered_json Describe(const CLI::App& app);
 
 }  // namespace linnet::cli

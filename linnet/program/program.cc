@@ -5,7 +5,9 @@
 #include <csignal>
 #include <exception>
 #include <iostream>
+#include <memory>
 #include <new>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,8 +26,8 @@ namespace {
 // Prints a description for scripts/manual; not in --help.
 constexpr std::string_view kDescribeFlag = "--describe";
 
-// Prints an error message on one line. It may quote user input or file contents, so control
-// characters are escaped: they would break the line or steer the terminal.
+// Prints an error message on one line. The message may quote user input or file contents, so
+// control characters, which would break the line or steer the terminal, are replaced by spaces.
 void Complain(const std::string& program, std::string message) {
   for (size_t i = 0; i < message.size(); ++i) {
     const auto c = static_cast<unsigned char>(message[i]);
@@ -83,7 +85,7 @@ std::string Usage(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 // Opens descriptors 0, 1 and 2 if they are closed. Otherwise the next opened file would get such a
-// number, and messages would be written to it.
+// number, and output and messages would be written to that file.
 void OpenStandardStreams() {
   // A closed stdout becomes a full device: lost results are an error, lost messages are not.
   const char* const devices[] = {"/dev/null", "/dev/full", "/dev/null"};
@@ -95,6 +97,28 @@ void OpenStandardStreams() {
 void FlushOutput() {
   if (!std::cout.flush()) throw RuntimeError("standard output: cannot be written");
 }
+
+// CLI11's own formatter shows "{false}" after the name of a --no- flag, which reads like a default,
+// and describes an option twice if it is also an argument.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_name(const CLI::Option* option, bool is_argument) const override {
+    std::string name = CLI::Formatter::make_option_name(option, is_argument);
+    const std::string value = "{false}";
+    for (size_t at; (at = name.find(value)) != name.npos;) name.erase(at, value.size());
+    return name;
+  }
+  std::string make_option(const CLI::Option* option, bool is_argument) const override {
+    if (is_argument || !option->get_positional()) {
+      return CLI::Formatter::make_option(option, is_argument);
+    }
+    const std::string argument = option->get_name(/*positional=*/true);
+    std::ostringstream out;
+    CLI::detail::format_help(out, make_option_name(option, false) + " " + argument,
+                             "Same as the argument " + argument, column_width_);
+    return out.str();
+  }
+};
 
 int Run(CLI::App& app, int argc, char** argv) {
   if (argc == 2 && std::string_view(argv[1]) == kDescribeFlag) {
@@ -108,6 +132,10 @@ int Run(CLI::App& app, int argc, char** argv) {
 #endif
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
+    const CLI::App& command = *NamedCommand(app).app;  // "linnet nope --help": no such verb
+    if (command.get_require_subcommand_min() > 0 && !command.remaining().empty()) {
+      throw CLI::ExtrasError(command.remaining());
+    }
     app.exit(help_or_version);
   }
   FlushOutput();
@@ -117,6 +145,7 @@ int Run(CLI::App& app, int argc, char** argv) {
 }  // namespace
 
 void SetUp(CLI::App& app) {
+  app.formatter(std::make_shared<HelpFormatter>());
   app.set_version_flag("-V,--version", "linnet " LINNET_VERSION);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }

@@ -23,9 +23,9 @@ struct Interrupted {
 // of a repeated option win.
 void SetUp(CLI::App& app);
 
-// Returns the exit code: 0; 2 for bad usage or input (CLI::ParseError, InputError); 130 after
-// Ctrl-C; 1 for any other failure. Messages begin with "PROGRAM: ". A program with
-// verbs needs exactly one. Applies LINNET_ISA before the app runs.
+// Runs the app and returns the exit code: 0; 2 for bad usage or input (CLI::ParseError,
+// InputError); 130 after Ctrl-C; 1 for any other failure. Messages begin with "PROGRAM: ". If the
+// app has verbs, the command line must name exactly one. Applies LINNET_ISA before the app runs.
 int RunProgram(CLI::App& app, int argc, char** argv);
 
 // Adds an option `--name TYPE` with a check. --help shows its default unless the help text contains

@@ -8,7 +8,7 @@
 namespace linnet::cli {
 namespace {
 
-constexpr long kSame = 500;  // milliseconds in which further signals count as the first
+constexpr long kSame = 500;  // milliseconds after the first signal in which others are ignored
 
 std::atomic<bool> asked{false};
 std::atomic<long> asked_at{0};
@@ -37,9 +37,10 @@ void Stop(int signal) {
 }  // namespace
 
 void HandleEndSignals(void (*handler)(int)) {
-  // Handlers have a stack of their own: the code that oneDNN generates for products points the
-  // stack register into the heap, where the frame of a handler would overwrite data. The operating
-  // system delivers a signal of the process to its first thread, which calls this.
+  // Handlers have a stack of their own: oneDNN's generated code for matrix products points the
+  // stack register into the heap, where a handler's frame would overwrite data. The stack is set
+  // for this thread only: the main thread, to which the operating system delivers the process's
+  // signals.
   alignas(64) static char memory[64 * 1024];
   stack_t stack = {};
   stack.ss_sp = memory;
@@ -51,7 +52,7 @@ void HandleEndSignals(void (*handler)(int)) {
     if (action.sa_handler == SIG_IGN) continue;
     action = {};
     action.sa_handler = handler;
-    action.sa_flags = SA_RESTART | SA_ONSTACK;  // reads and writes continue
+    action.sa_flags = SA_RESTART | SA_ONSTACK;  // SA_RESTART: reads and writes continue
     sigaction(signal, &action, nullptr);
   }
 }

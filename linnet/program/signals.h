@@ -13,20 +13,20 @@ namespace linnet::cli {
 
 constexpr int kEndSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
-// Installs `handler` for each of these signals; a later call replaces it. Called in the first
-// thread. Handlers run on a stack of 64 KiB that is theirs alone.
+// Installs `handler` for each of kEndSignals that is not ignored; a later call replaces it. Call it
+// from the main thread. Handlers run on a separate stack of 64 KiB.
 void HandleEndSignals(void (*handler)(int));
 
-// A signal removes the half-written files and ends the process.
+// From this call on, a signal removes the half-written files and ends the process.
 void DieAtSignals();
 
 // The first signal sets StopAsked(). A second one ends the process if it arrives at least half a
-// second later. (A terminal sends Ctrl-C to all programs in it, and a parent passes it on as well:
-// that still counts as the first.)
+// second later. (A terminal sends Ctrl-C to all of its programs, and a parent process may pass it
+// on as well: the copy counts as the first signal.)
 void StopAtSignals();
 bool StopAsked();
 
-// Blocks the signals during its lifetime, for example while a file is written.
+// Blocks kEndSignals during its lifetime, for example while a file is written.
 class SignalsHeld {
  public:
   SignalsHeld();

@@ -15,8 +15,8 @@ void Record(int) {
   handler_frame = reinterpret_cast<uintptr_t>(&here);
 }
 
-// A handler on the interrupted code's stack would overwrite what lies below its stack register, and
-// generated products point that into the heap.
+// A handler on the interrupted code's stack would overwrite the memory below the stack register,
+// and oneDNN's generated code points that register into the heap.
 TEST(Signals, HandlersHaveAStackOfTheirOwn) {
   HandleEndSignals(Record);
   for (const int signal : kEndSignals) {

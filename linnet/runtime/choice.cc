@@ -75,7 +75,8 @@ struct Scratch {
   }
 };
 
-// Draws among the first candidates (the most likely first) that hold top_p of the total weight.
+// Draws, with u uniform in (0, 1), among the most likely candidates that together hold top_p of the
+// total weight. `candidates` are sorted, the most likely first.
 int32_t ChooseOf(std::span<const Weighed> candidates, float top_p, double u) {
   double sum = 0, kept = 0;
   for (const Weighed& one : candidates) sum += one.weight;
@@ -91,7 +92,7 @@ int32_t ChooseOf(std::span<const Weighed> candidates, float top_p, double u) {
   return candidates[count - 1].token;
 }
 
-// Why no token can be drawn from these logits.
+// The error for logits from which no token can be drawn.
 InputError Undrawable(std::span<const float> logits) {
   const bool masked =
       std::all_of(logits.begin(), logits.end(), [](float logit) { return logit == -INFINITY; });
@@ -136,7 +137,7 @@ int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Phil
     }
     return last;
   }
-  // All tokens below this weight together have less than the excluded share 1 - top_p, so the
+  // All tokens lighter than `spare` together have less than the excluded share 1 - top_p. So the
   // tokens to keep are among the others, which are usually few.
   const double wanted = options.top_p * kept;
   const double spare = (kept - wanted) / static_cast<double>(weights.size());

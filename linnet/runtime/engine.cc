@@ -100,7 +100,7 @@ class LINNET_HIDDEN Engine::Impl {
         Allocate(shared, [&](Pieces& p) { TakeShared(model, size, p, common); });
       }
       for (Member& member : members) {
-        if (!alone) {  // the next step may use one thread
+        if (!alone) {  // a later step may run on one thread, and steps do not allocate
           Workspace unused{};
           Allocate(member.buffer, [&](Pieces& p) { TakeOwn(model, size, true, p, unused); });
         }
@@ -302,7 +302,7 @@ void Engine::Impl::CheckPlaces(const StateData& state, const size_t* chosen, siz
     state.CheckSequence(place(i));
     furthest = std::max(furthest, state.positions[place(i)]);
   }
-  // Otherwise two threads would write one sequence.
+  // Two threads might write the same sequence's state.
   if (twice != SIZE_MAX) throw InputError("sequence ", twice, " is chosen twice");
   const std::optional<size_t> most = model_->most_positions();
   if (most && (furthest > *most || length > *most - furthest)) {
@@ -324,7 +324,8 @@ bool Engine::Impl::CheckOutputs(size_t batch, size_t length, std::span<const flo
   return every;
 }
 
-// Checks that the encoder has room for the tokens before the separator. `place`: the sequence.
+// Checks that the encoder has room for the tokens before the separator. `place`: the sequence's
+// index in the state.
 void Engine::Impl::CheckFirstPart(StateData& state, size_t place,
                                   std::span<const int32_t> tokens) const {
   const size_t most = model_->packed().layout->source;
@@ -635,7 +636,8 @@ void Engine::Impl::Whole(size_t batch, std::span<const float> frames, size_t len
   ReadWhole(sequences);
 }
 
-// Reads whole sequences, one per block: one thread per block, or all threads if there are few.
+// Reads whole sequences, one per block. One thread runs a block, or if there are few sequences, all
+// threads together.
 void Engine::Impl::ReadWhole(std::span<const Sequence> sequences) {
   const Model::Packed& model = model_->packed();
   const size_t batch = sequences.size(), width = model.outputs;

@@ -42,8 +42,8 @@ TEST_P(RuntimeTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
     CheckCut(Copy().model, want_longer, longer, cut, 3);
 }
 
-// The reference may round a value that is nearly halfway the other way, so the tolerance is one
-// int8 step of one input.
+// The engine and the reference may round a value that is nearly halfway between two narrow numbers
+// in opposite directions. So the tolerance is one int8 step of one input.
 TEST_P(RuntimeTest, NarrowModelsMatchTheRoundingReference) {
   for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
     const double tolerance = precision == Precision::kInt8 ? 0.05 : 0.02;
@@ -142,7 +142,7 @@ TEST(WriteNarrowed, EqualsNarrowingAtLoading) {
       EXPECT_EQ(narrow.training(), "{\"steps\": 3}");
       const auto model = Model::Open(path);
       EXPECT_EQ(model->precision(), precision);
-      // The file's embeddings are rounded, so compare with a wide file that has them.
+      // The file's embeddings are rounded, so compare with a wide file of the rounded values.
       const Floats got = RunOne(*of, 2, 3, 1, 5, 4, model);
       WriteNarrowed(narrow, Precision::kF32, path);  // the same values in fp32
       EXPECT_EQ(Checkpoint::Open(path).precision(), Precision::kF32);

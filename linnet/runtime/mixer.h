@@ -28,7 +28,7 @@
 
 namespace linnet {
 
-// Parts of scratch memory and of states begin at multiples of so many floats.
+// Parts of scratch memory and of states begin at multiples of this many floats.
 inline constexpr size_t kAlign = kCacheLine / sizeof(float);
 
 // `length` consecutive positions of `sequences` sequences, each from its current position on; with
@@ -46,11 +46,11 @@ struct Block {
   const float* frames = nullptr;    // the same, spec.speech()->Inputs() floats per position
   size_t input_stride = 0;
   bool step = false;        // the call reads one position of each sequence
-  float* states = nullptr;  // State::data_; null: no state is kept
+  float* states = nullptr;  // StateData::data; null: no state is kept
   size_t state_stride = 0;
   size_t capacity = 0;                     // in positions, of the states' caches
-  const uint8_t* waiting = nullptr;        // State::waiting_
-  const int32_t* recent = nullptr;         // State::recent_
+  const uint8_t* waiting = nullptr;        // StateData::waiting
+  const int32_t* recent = nullptr;         // StateData::recent
   size_t recent_stride = 0;                // tokens of `recent` per sequence
   const size_t* memory_lengths = nullptr;  // by place: length of the cross-attention memory
   // Destination of each sequence's outputs, at all positions or the last one only; null: none.
@@ -71,8 +71,8 @@ struct Block {
   // Index in the state of a sequence of the block.
   size_t Place(size_t sequence) const { return chosen ? chosen[sequence] : first + sequence; }
   size_t Position(size_t sequence) const { return positions[Place(sequence)]; }
-  // Where the arrays begin that a kernel indexes: with `chosen` by place, so at 0; without it by
-  // sequence of the block, so at the place of the first one.
+  // The place at which a kernel's by-place arrays begin. With `chosen`, the kernel indexes them by
+  // place, from 0 on; without, by the block's sequences, from the first one's place on.
   size_t FirstPlace() const { return chosen ? 0 : first; }
 };
 
@@ -80,9 +80,8 @@ struct Block {
 struct MixerCall {
   const Block& block;
   kernels::HeadRange heads;
-  // [rows, in_width]: for each of inputs() in order, head after head, each with the columns of the
-  // input's projections in their order, then the shared columns (RuntimeMixer::Place()). `heads`
-  // may be any range.
+  // [rows, in_width], only for `heads`. For each of inputs() in order: head by head, the columns of
+  // its projections; then the columns that all heads share (RuntimeMixer::Place()).
   const float* in;
   size_t in_width;
   float* out;  // [rows, heads, M]
@@ -90,8 +89,9 @@ struct MixerCall {
   // kept; each sequence of the block is whole and starts from zeros.
   float* state;
   float* scratch;  // ScratchFloats()
-  // [rows], for kinds whose heads have a norm in common, if `heads` are not all of them: written,
-  // the sum of the squares of each row of `out`, which is then not divided by their root mean.
+  // [rows], not null if all heads of the mixer are normalized together and `heads` is a part of
+  // them: Run() then writes the sum of squares of each row of `out`, and does not divide the row by
+  // its root mean square.
   float* squares = nullptr;
 
   size_t count() const { return heads.end - heads.begin; }
@@ -100,8 +100,8 @@ struct MixerCall {
   }
 };
 
-// A head's columns in MixerCall::in: rows ProjectionInfo::RowOf() of the mixer's tensor +
-// ".weight", and of its bias if the file has one. Shared: rows [0, width), for every head.
+// A head's columns in MixerCall::in. Rows ProjectionInfo::RowOf() of the mixer's tensor + ".weight"
+// (and ".bias", if the file has one) compute them; if `shared`, rows [0, width) for all heads.
 struct Projection {
   std::string tensor;
   size_t width;
@@ -111,10 +111,10 @@ struct Projection {
   bool carries = false, carried = false;
 };
 
-// Projections that read the same: the layer's input, its token shift by a tensor, or, `carried`,
-// columns of an earlier layer.
+// Projections with the same input: the layer's input, the layer's input with a token shift, or if
+// `carried` columns of an earlier layer.
 struct MixerInput {
-  std::string shift;  // "": none
+  std::string shift;  // the token shift's tensor; "": none
   bool carried = false;
   std::vector<size_t> projections;  // their indices
 };
@@ -138,8 +138,8 @@ class RuntimeMixer {
   size_t heads() const { return heads_; }
   size_t value_dim() const { return value_dim_; }
 
-  // MixerProjections() of the spec. In cross attention, the queries' for the attending rows
-  // (`memory` false), the keys' and values' for the memory's rows.
+  // MixerProjections() of the spec. In cross attention, projections(false) are the queries', for
+  // the attending rows, and projections(true) the keys' and values', for the memory's rows.
   const std::vector<Projection>& projections() const { return projections_; }
   std::vector<Projection> projections(bool memory) const;
   const std::vector<MixerInput>& inputs() const { return inputs_; }
@@ -178,7 +178,7 @@ class RuntimeMixer {
 
  protected:
   // Rows of `from` from `row` on, `width` floats apart, with heads `head` floats apart. A kernel
-  // may take them as batch elements of one position or as positions of one element.
+  // may take the rows as batch elements of one position or as positions of one batch element.
   static kernels::Strided<const float> Rows(const float* from, size_t row, size_t width,
                                             size_t head) {
     const auto stride = static_cast<ptrdiff_t>(width);

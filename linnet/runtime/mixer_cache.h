@@ -85,7 +85,7 @@ class CacheMixer : public RuntimeMixer {
 
   struct Shape {
     size_t queries, keys, heads;
-    bool causal = false;  // query i attends to keys 0 .. offset + i, or those in the window
+    bool causal = false;  // query i attends to keys 0 .. offset + i, or the last `window_` of them
     size_t offset = 0;
   };
   // out [queries, heads, M] from q [queries, heads, D] and one head of keys and values: k [keys,
@@ -139,7 +139,7 @@ class CacheMixer : public RuntimeMixer {
         std::memcpy(values + place * width, v.At(0, t, 0), width * sizeof(float));
       }
     }
-    // The reverse: those of `count` positions from `at` on.
+    // Loads the keys and values of `count` positions from `at` on.
     void Load(size_t at, size_t count, float* k, float* v) const {
       for (size_t t = 0; t < count; ++t) {
         const size_t place = (at + t) % capacity;
@@ -154,7 +154,8 @@ class CacheMixer : public RuntimeMixer {
     return {first, first + capacity * dim_, capacity, dim_, width_};
   }
 
-  // Floats of rotated queries and keys, and of a window's keys and values in order.
+  // Floats of scratch: for rotated queries and keys (Turned), and for a window's keys and values in
+  // order of position (Unrolled).
   size_t Turned(size_t rows, size_t heads) const {
     if (frequencies_.empty()) return 0;
     return RoundUp(rows * heads * (readers_ + 1) * dim_ + 2 * frequencies_.size(), kAlign);
@@ -229,7 +230,8 @@ class CacheMixer : public RuntimeMixer {
            in.Queries(row, h), cache.AllKeys(), cache.AllValues(), OutOf(call, row, h), scratch);
   }
 
-  // The next positions, over those in the window: the earlier ones and the new ones, in order.
+  // The next positions, over the keys and values in the window: copies the earlier ones from the
+  // ring and appends the new ones, in order of position.
   void Slide(const MixerCall& call, const Inputs& in, size_t sequence, size_t h,
              float* scratch) const {
     const size_t before = call.block.Position(sequence) + call.block.ahead;

@@ -48,7 +48,8 @@ struct Input {
   }
 };
 
-// A case's model in each precision, its inputs and reference outputs, for all instruction sets.
+// A case's model in each precision, its inputs and its reference outputs. Cached, so that the tests
+// of all instruction sets share it.
 class Subject {
  public:
   static Subject& Of(const std::string& name) {
@@ -59,8 +60,8 @@ class Subject {
     }
     return *subject;
   }
-  // A small `wide` keeps the norms of queries and keys moderate: with large norms, similarities
-  // overflow or vanish and magnify rounding errors.
+  // `wide` is the norm1 weight of one channel (TestModel). A small one keeps the norms of queries
+  // and keys moderate. With large norms, similarities overflow or vanish, and rounding errors grow.
   explicit Subject(const ModelSpec& spec) : spec_(spec), model_(spec, /*wide=*/2) {
     for (const Precision precision : kPrecisions) models_[precision] = model_.In(precision);
   }
@@ -113,9 +114,9 @@ double Tolerance(Precision precision) {
   return precision == Precision::kF32 ? 1e-4 : precision == Precision::kBf16 ? 0.02 : 0.05;
 }
 
-// The largest difference from the reference. In a narrow model a number may fall to the other side
-// of a rounding, depending on the order of a sum, and the norm of a head's small outputs may magnify
-// that: there the largest one in a hundred counts by a tenth.
+// The largest difference from the reference. In bf16 and int8, a value may round the other way
+// depending on the order of a sum, and the norm of a head's small outputs magnifies the difference.
+// So the largest 1% of the differences are divided by 10.
 double Off(std::span<const float> got, std::span<const Doubles> want, Precision precision) {
   const double worst = Worst(got, want);
   if (precision == Precision::kF32 || !std::isfinite(worst)) return worst;
@@ -174,8 +175,9 @@ bool IsRnn(const ModelSpec& spec) {
                      [](const MixerSpec& mixer) { return FindMixer(mixer.kind).recurrent; });
 }
 
-// The cases for which `applies` is true, on the best instruction set; on each other one an
-// eighth of them, in turn. The kernels' own tests compare all instruction sets.
+// All cases for which `applies` is true, on the best instruction set; on every other instruction
+// set every eighth case, each set starting at a different one. The kernels' own tests compare all
+// instruction sets.
 template <class Applies>
 auto CasesWhere(Applies applies) {
   std::vector<Conformance::ParamType> cases;
@@ -252,7 +254,7 @@ TEST_P(Conformance, WholeSequencesMatchTheReferenceInAnyBatch) {
   }
 }
 
-// Pieces of length one are steps. On one thread: ResultsDoNotDependOnThreadsOrBatch has the others.
+// Pieces of length one are steps. ResultsDoNotDependOnThreadsOrBatch varies the threads.
 TEST_P(RnnConformance, PiecesAndStepsMatchTheReference) {
   Subject& of = subject();
   const std::vector<Pieces> cuts = {Pieces(33, 1), {7, 26},   {4, 1, 2, 1, 25},
@@ -266,7 +268,7 @@ TEST_P(RnnConformance, PiecesAndStepsMatchTheReference) {
       size_t length = 0;
       for (const size_t piece : pieces) length += piece;
       for (const uint64_t stream : streams) {
-        Engine engine(of.In(precision), {.threads = 1});
+        Engine engine(of.In(precision), {.threads = length > kMaxLength ? 2 : 1});
         State state = engine.NewState(1);
         const Floats got = InPieces(engine, state, of.Sequence(stream).Slice(0, length), pieces);
         EXPECT_EQ(state.position(), length);
@@ -276,9 +278,9 @@ TEST_P(RnnConformance, PiecesAndStepsMatchTheReference) {
   }
 }
 
-// A model without recurrent state reads all its tokens again. If it hashes, chunks depend on the
-// number of positions, so a prefix's outputs differ from those within a longer sequence: each piece
-// must give the outputs of the whole sequence that ends with it.
+// A model without recurrent state reads all its tokens again. Each piece must give the outputs that
+// Whole() gives for the sequence up to the piece's end. A longer sequence may give others at the
+// same positions: if the model hashes, its chunks depend on the number of positions.
 TEST_P(NoRnnConformance, PiecesEqualTheWholeSequenceSoFar) {
   Subject& of = subject();
   for (const Precision precision : kPrecisions) {
@@ -321,7 +323,8 @@ TEST_P(TokenConformance, PackedPiecesEqualSeparateOnes) {
       for (const std::vector<size_t>& lengths : std::vector<std::vector<size_t>>{
                {5, 2, 40, 3, 17, 9}, {4, 4}, {3, 1, 6}, {2, 7, 150, 60}}) {
         const size_t width = engine.output_size(), batch = lengths.size();
-        // Two sequences have read 9 tokens before; the call does not name the last one.
+        // Sequences 0 and `batch` have read 9 tokens. The packed call leaves out sequence `batch`,
+        // whose position must stay 9.
         State state = engine.NewState(batch + 1);
         const std::vector<size_t> older = {0, batch};
         Input begun = of.Sequence(0).Slice(0, 9);
@@ -363,7 +366,7 @@ TEST_P(StateConformance, ResultsDoNotDependOnThreadsOrBatch) {
       Engine engine(of.In(precision), {.threads = threads});
       const size_t width = engine.output_size();
       for (const size_t batch : {1, 3, 17}) {
-        if (batch == 17 && threads != 2) continue;  // each thread runs its own sequences
+        if (batch == 17 && threads != 2) continue;  // on 2 threads, each runs its own sequences
         State state = engine.NewState(batch);
         std::vector<Input> inputs;
         for (size_t i = 0; i < batch; ++i) inputs.push_back(of.Sequence(i));

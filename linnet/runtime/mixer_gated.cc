@@ -1,4 +1,5 @@
-// Gated recurrences (model/gated.h): steps and prefixes over kernels/scan.h, from a state in fp32.
+// Gated recurrences (model/gated.h): steps and prefixes run the kernels of kernels/scan.h on
+// an fp32 state.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -131,18 +132,19 @@ class GatedMixer : public RuntimeMixer {
     columns_.push_back(columns);
   }
 
-  // The scan's inputs have `times_` rows per position. Queries are zeros but in the last of them.
+  // The scan's inputs have `times_` rows per position, one per delta step. Queries are zeros in all
+  // but the last.
   struct Pieces {
     float *q, *k, *v;  // [rows, heads, K or V]
     float *decay, *erase, *write;
     float* out;   // of the scan, if a position has several rows
     float* x;     // timed: values, [rows, heads, V]
-    float* gate;  // second factors of the gate, [rows, heads, V]
+    float* gate;  // low-rank products of the gate, [rows, heads, V]
 
     float* At(Part::Kind kind) const {
       return kind == Part::kQuery ? q : kind == Part::kKey ? k : v;
     }
-    float* s;  // a state for sequences that keep none
+    float* s;  // [heads, K, V], the scan's state if the call keeps none
     float* kernel;
     size_t used;
   };
@@ -186,7 +188,7 @@ class GatedMixer : public RuntimeMixer {
     return rows;
   }
 
-  // The channels of a head: its queries, keys and values.
+  // Copies the convolutions' weights. The channels of a head are its queries, keys and values.
   void TakeConvolution(const MixerMake& make) {
     const std::vector<ProjectionInfo> infos = GatedProjections(make.spec, form_);
     const size_t taps = convolution_.taps();
@@ -218,7 +220,8 @@ class GatedMixer : public RuntimeMixer {
     return Columns(call, row, call.count(), at);
   }
 
-  // Queries, keys and values of a sequence's rows, after the convolutions; updates its past inputs.
+  // Computes queries, keys and values of a sequence's rows, with the convolutions, and updates the
+  // convolutions' past inputs.
   void Convolve(const MixerCall& call, size_t sequence, const Pieces& pieces) const {
     const size_t first = call.block.Row(sequence), length = call.block.Length(sequence);
     for (size_t h = 0; h < call.count(); ++h) {
@@ -242,7 +245,7 @@ class GatedMixer : public RuntimeMixer {
     }
   }
 
-  // The decays and gates of low rank, of all rows, before their activations.
+  // Computes the low-rank products of decays and gates for all rows, before the activations.
   void SecondFactors(const MixerCall& call, const Pieces& pieces) const {
     const size_t rows = call.block.rows(), count = call.count();
     if (decay_factor_.rank() > 0) {
@@ -255,7 +258,7 @@ class GatedMixer : public RuntimeMixer {
     }
   }
 
-  // Rotations, norms, decays and strengths of a sequence's rows.
+  // Rotates and normalizes a sequence's rows, and computes their decays and strengths.
   void Prepare(const MixerCall& call, size_t sequence, const Pieces& pieces) const {
     const size_t first = call.block.Row(sequence), count = call.count();
     for (size_t row = first; row < first + call.block.Length(sequence); ++row) {
@@ -355,7 +358,7 @@ class GatedMixer : public RuntimeMixer {
     }
   }
 
-  // Rows of the pieces from `first` on, `apart` rows apart.
+  // The scan's inputs: rows of the pieces from `first` on, `apart` rows apart.
   kernels::ScanTensors<const float> Inputs(size_t first, size_t apart, size_t count,
                                            const Pieces& pieces) const {
     const auto rows = [&](const float* from, size_t width) {
@@ -369,7 +372,7 @@ class GatedMixer : public RuntimeMixer {
             .write = rows(pieces.write, widths().write)};
   }
 
-  // One position of every sequence. Of several delta steps the last one's output remains.
+  // One position of every sequence. Each delta step overwrites the output of the one before.
   void Step(const MixerCall& call, const Pieces& pieces) const {
     for (size_t i = 0; i < times_; ++i) {
       kernels::ScanStep(Shape(call.block.sequences, 1, call.count()), options_,
@@ -406,7 +409,7 @@ class GatedMixer : public RuntimeMixer {
     }
   }
 
-  // The norm and the gate of a row's outputs.
+  // Applies the norm and the gate to a row's outputs.
   void Finish(const MixerCall& call, size_t row, const Pieces& pieces) const {
     if (form_.timed) return FinishTimed(call, row, pieces);
     const size_t count = call.count();
@@ -464,7 +467,7 @@ class GatedMixer : public RuntimeMixer {
   ShortConvolution convolution_;
   std::vector<Part> parts_;
   std::vector<ShortConvolution::Part> columns_;  // those of each part
-  size_t width_ = 0;                             // of a head's columns
+  size_t width_ = 0;                             // number of columns of a head
   // Places within a head's columns, or within the shared ones.
   size_t erase_at_ = 0, write_at_ = 0, decay_at_ = 0, gate_at_ = 0;
   size_t decay_width_ = 0;

@@ -71,7 +71,7 @@ class ChannelMixer : public RuntimeMixer {
  private:
   struct Pieces {
     float *x, *g;  // the scan's inputs, [rows, heads, V]
-    float* h;      // a state for sequences that keep none
+    float* h;      // [heads, V], the scan's state if the call keeps none
     size_t used;
   };
 
@@ -81,7 +81,7 @@ class ChannelMixer : public RuntimeMixer {
             scratch == nullptr ? nullptr : scratch + 2 * all, 2 * all + RoundUp(width, kAlign)};
   }
 
-  // The scan's inputs at a sequence's rows; updates the past inputs of the convolutions.
+  // Computes the scan's inputs at a sequence's rows and updates the convolutions' past inputs.
   void Convolve(const MixerCall& call, size_t sequence, const Pieces& pieces) const {
     const size_t first = call.block.Row(sequence), length = call.block.Length(sequence);
     // A head's columns: i, f and the output gate.
@@ -100,8 +100,8 @@ class ChannelMixer : public RuntimeMixer {
     }
   }
 
-  // From i and f to the scan's input and the logarithm of its decay. 1 - e^g is computed without a
-  // difference.
+  // Replaces i (in x) and f (in g) by the scan's input and the logarithm of its decay. 1 - e^g is
+  // computed as a product of sigmoids, since a difference would lose digits.
   void Gate(size_t head, float* x, float* g) const {
     for (size_t m = 0; m < value_dim_; ++m) {
       float rest = Sigmoid(-g[m]);
@@ -132,7 +132,7 @@ class ChannelMixer : public RuntimeMixer {
                                 SerialFor);
   }
 
-  // The norm and the gate of a row's outputs.
+  // Applies the norm and the gate to a row's outputs.
   void Finish(const MixerCall& call, size_t row) const {
     const size_t count = call.count(), width = count * value_dim_;
     float* out = call.out + row * width;

@@ -43,7 +43,7 @@ class LinearMixer : public RuntimeMixer {
   }
 
   MixerStateSize state_size() const override {
-    // A memory needs only the sums, in the layout of the whole-sequence kernels.
+    // Cross attention needs only the memory's sums, in the layout of the whole-sequence kernels.
     if (cross_) return {.fixed = RoundUp(heads_ * features_ * (value_dim_ + 1), kAlign)};
     if (!causal_) return {};
     return {.fixed = shape_.HotFloats() + shape_.ColdFloats()};
@@ -107,8 +107,8 @@ class LinearMixer : public RuntimeMixer {
         SerialFor);
   }
 
-  // Runs the causal kernel over the memory's sums with keys of all zeros, which leave the sums
-  // unchanged bit for bit.
+  // Runs the causal kernel from the memory's sums. The keys that it adds are zeros, which leave the
+  // sums unchanged bit for bit.
   void Recall(const MixerCall& call) const override {
     const Pieces pieces = Cut(call);
     const Inputs in = Mapped(call, dim_, SIZE_MAX, SIZE_MAX, pieces);
@@ -231,8 +231,8 @@ class LinearMixer : public RuntimeMixer {
     return options;
   }
 
-  // Divides numerators by max(phi(q) . z, floor |z|), where z [F] is the
-  // sum of the features of the query's visible keys.
+  // Divides numerators by max(phi(q) . z, floor |z|), where z [F] is the sum of the features of the
+  // query's visible keys.
   void DivideByKeys(const MixerCall& call, Strided<const float> q, Strided<const float> k,
                     size_t row, size_t length, float* z) const {
     const Strided<float> out = Out(call, row);

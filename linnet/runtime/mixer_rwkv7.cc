@@ -1,5 +1,5 @@
-// RWKV-7's time mixing (model/rwkv7.h): steps and prefixes over kernels/scan.h, from a state in
-// fp32. The token shifts in front of the projections are the walker's.
+// RWKV-7's time mixing (model/rwkv7.h): steps and prefixes run the kernels of kernels/scan.h on an
+// fp32 state. The walker applies the token shifts, before the projections.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -73,13 +73,14 @@ class Rwkv7Mixer : public RuntimeMixer {
   // In the order of Projections() in model/mixers/rwkv7.cc.
   enum Index : uint8_t { kReceptance, kKey, kValue, kW1, kA1, kG1, kV1, kFirst, kCount };
 
-  // The scan's inputs but the queries, which are columns of MixerCall::in.
+  // Working memory: intermediate results, and the scan's inputs except the queries, which are
+  // columns of MixerCall::in.
   struct Pieces {
     float *k, *v;                  // [rows, heads, K or V]
     float *decay, *erase, *write;  // [rows, heads, K]
-    float* rank;                   // [rows, rank], a first factor's columns after their activation
-    float* line;                   // [rows, heads, V], a second factor's
-    float* s;                      // a state for sequences that keep none
+    float* rank;                   // [rows, rank], a first factor's columns after the activation
+    float* line;                   // [rows, heads, V], low-rank products: shares, then output gates
+    float* s;                      // [heads, K, V], the scan's state if the call keeps none
     float* kernel;
     size_t used;
     std::array<Columns, kCount> columns;  // of the projections
@@ -114,8 +115,8 @@ class Rwkv7Mixer : public RuntimeMixer {
     return call.in + row * call.in_width + columns.at + h * columns.stride;
   }
 
-  // act(first factor's columns) times the second factor, for all rows and the group's heads of
-  // `width` columns.
+  // A low-rank product: to [rows, heads of the group, width] = act(the columns of the projection
+  // `index`, its first factor) times the second factor.
   template <class Act>
   void LowRank(const MixerCall& call, Index index, const SecondFactor& second, size_t width,
                Act act, const Pieces& pieces, float* to) const {
@@ -127,7 +128,7 @@ class Rwkv7Mixer : public RuntimeMixer {
     second.Apply(rows, pieces.rank, rank, call.heads, to, call.count() * width);
   }
 
-  // The scan's inputs of a row.
+  // Computes a row of the scan's inputs.
   void Prepare(const MixerCall& call, size_t row, const Pieces& pieces) const {
     const size_t count = call.count(), keys = count * dim_, first = row * keys;
     float *decay = pieces.decay + first, *rate = pieces.write + first;
@@ -151,7 +152,8 @@ class Rwkv7Mixer : public RuntimeMixer {
     }
   }
 
-  // Keys, erased and written directions of a head's row, from its rates in pieces.write.
+  // Computes k, erase and write of one head and row, at offset `at` of their pieces, from the
+  // projected key and the rates `a`, which it overwrites in pieces.write.
   void Keys(const float* key, size_t head, size_t at, const Pieces& pieces) const {
     const float *factor = removal_.data() + head * dim_, *key_rate = key_rate_.data() + head * dim_;
     float *k = pieces.k + at, *erase = pieces.erase + at, *write = pieces.write + at;
@@ -209,7 +211,7 @@ class Rwkv7Mixer : public RuntimeMixer {
                          {pieces.kernel, 1}, SerialFor);
   }
 
-  // The norm, the bonus and the gate of a row's outputs.
+  // Applies the norm, the bonus (the term with r_k) and the gate to a row's outputs.
   void Finish(const MixerCall& call, size_t row, const Pieces& pieces) const {
     const size_t count = call.count();
     for (size_t h = 0; h < count; ++h) {
@@ -227,7 +229,7 @@ class Rwkv7Mixer : public RuntimeMixer {
     }
   }
 
-  // To mean 0 and variance 1.
+  // Normalizes a head's output to mean 0 and variance 1.
   void Normalize(float* x) const {
     const auto width = static_cast<float>(value_dim_);
     float mean = 0, variance = 0;
@@ -238,7 +240,7 @@ class Rwkv7Mixer : public RuntimeMixer {
     for (size_t m = 0; m < value_dim_; ++m) x[m] = (x[m] - mean) * factor;
   }
 
-  const bool reads_;  // the values of an earlier layer
+  const bool reads_;  // whether it mixes in the values of an earlier layer
   SecondFactor decay_, rate_, gate_, share_;
   AlignedBuffer<float> removal_, key_rate_, bonus_;  // [heads, K]
   AlignedBuffer<float> norm_, norm_bias_;            // [heads, V]

@@ -201,7 +201,7 @@ std::vector<PackedPart> Parts(const ModelSpec& spec, Precision precision, const 
     for (const MixerInput& input : part.mixer->inputs()) {
       if (!input.shift.empty()) part.shift_floats = shift_floats;
     }
-    // Heads with a norm in common stay together, unless they are all heads.
+    // Heads that are normalized together stay in one group, unless they are all heads.
     const size_t set = part.mixer->norm_heads();
     part.groups = Groups(
         part.mixer->heads(),
@@ -246,9 +246,9 @@ PackedStem StemOf(const ModelSpec& spec) {
   return stem;
 }
 
-// The state layout of the stem and the parts of the stack before the predictor; sets their index in
-// it. The stem's state comes last: the features of the last bytes, those of byte n at n modulo
-// their number.
+// The state layout of the parts of the stack before the predictor, and of the stem. Sets each one's
+// `state`, its index in the layout. The stem's state comes last: the features of the last
+// R = StemFeatures().Reach() bytes, those of byte n at index n mod R.
 std::shared_ptr<const StateLayout> Layout(const ModelSpec& spec, Precision precision, bool steps,
                                           std::vector<PackedPart>& parts, PackedStem& stem) {
   auto layout = std::make_shared<StateLayout>();

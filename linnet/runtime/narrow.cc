@@ -26,9 +26,9 @@ Int8Matrix::Int8Matrix(std::span<const float> weight, size_t out, std::span<cons
   }
 }
 
-// Only the input of the feed-forward layer needs factors: in the digits model, a few of its
-// channels are many times as large as the others, which caused four fifths of the bits/dim that
-// int8 lost (apart from the predictor).
+// Only the feed-forward layer's input needs per-channel factors. In the digits model a few of its
+// channels are many times larger than the rest; without factors they caused four fifths of int8's
+// increase in bits/dim, not counting the predictor's share.
 std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string& tensor_name) {
   const auto is = [&](std::string_view end) { return tensor_name.ends_with(end); };
   if (!is(".linear1.weight") && !is(".gate.weight")) return {};
@@ -50,7 +50,7 @@ std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string&
   std::vector<float> sorted = factor;
   const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
   std::nth_element(sorted.begin(), middle, sorted.end());
-  constexpr float kMost = 8;  // powers of two
+  constexpr float kMost = 8;  // factors lie in 2^-8 .. 2^8
   for (float& value : factor) {
     const float power = std::nearbyint(std::log2(*middle / value));
     value = std::exp2(std::isnan(power) ? 0.0f : std::clamp(power, -kMost, kMost));
@@ -60,8 +60,8 @@ std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string&
 
 namespace {
 
-// The weights of trained models are far below 1e15. With larger ones, the sums of a layer overflow
-// even in fp32, and a narrowed copy would look as good as any.
+// The weights of trained models are far below 1e15. With weights above it, a layer's sums overflow
+// even in fp32, and nothing in the narrowed file would show that the model is broken.
 void CheckSize(std::span<const float> weights, const std::string& path, const std::string& tensor) {
   constexpr float kMost = 1e15f;
   for (const float weight : weights) {

@@ -29,11 +29,11 @@ struct Int8Matrix {
 // output channels, estimated as 3 |weight| + |bias|. Empty if the matrix has no factors.
 std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string& tensor_name);
 
-// Writes the model with its matrices in `precision` and all metadata of its file, but without a
-// table of positions that can be computed. An engine that runs the new file gives the same outputs,
-// bit for bit, as one that runs the wider file in that precision, except that embeddings are
-// rounded to bf16. Throws InputError if a weight is not finite or too large for any
-// precision, and the errors of writing.
+// Writes the model with its matrices in `precision` and with all metadata of its file, but without
+// a position table that equals the computed one. An engine gives the same outputs, bit for bit, for
+// the new file as for the wider file in that precision, except that the new file's embeddings are
+// rounded to bf16. Throws InputError if a weight is not finite or its magnitude exceeds 1e15, and
+// the errors of SafetensorsWriter::Write().
 void WriteNarrowed(const Checkpoint& checkpoint, Precision precision, const std::string& path);
 
 }  // namespace linnet

@@ -43,9 +43,9 @@ struct PackedProduct {
 
 struct PackedGroup {
   size_t begin = 0, end = 0;  // heads, or hidden units
-  size_t in_width = 0;        // columns of all products in `in`, and of an earlier layer
-  // d_model -> each head's projections in turn, for each of the mixer's inputs; or hidden units, if
-  // gated all gates first
+  size_t in_width = 0;        // columns of all products in `in`, and of carried projections
+  // d_model -> each head's projections in turn, one product per input of the mixer; or d_model ->
+  // hidden units (if gated, all gates come first)
   std::vector<PackedProduct> in = {};
   size_t memory_width = 0;        // cross attention: columns of `memory`
   PackedMatrix memory = nullptr;  // memory's d_model -> each head's keys and values
@@ -62,7 +62,7 @@ struct PackedPart {
       nullptr;  // [d_model], input factors of an int8 feed-forward block; null: none
   std::vector<PackedGroup> groups;      // empty for a convolution
   std::shared_ptr<RuntimeMixer> mixer;  // kMixer and kCross
-  bool one_norm = false;  // the groups' heads have a norm in common (MixerCall::squares)
+  bool one_norm = false;  // the heads of all groups are normalized together (MixerCall::squares)
   size_t values = 0;      // columns per head (M), or per hidden unit (1)
   const float *convolution_weight = nullptr, *convolution_bias = nullptr;  // [width, d], [d]
   size_t state = SIZE_MAX;  // index in StateLayout::parts; SIZE_MAX: no state
@@ -125,7 +125,7 @@ struct LINNET_HIDDEN Model::Packed {
   // Whether positions continue past the table, by the sine formula.
   bool endless_positions = true;
   size_t widest = 0;    // maximum number of columns between the two products of a group
-  size_t carried = 0;   // maximum columns that a part carries to later ones
+  size_t carried = 0;   // maximum number of columns that a layer carries to later ones
   bool shifts = false;  // some part has a token shift
   kernels::Activation activation;
   std::shared_ptr<const StateLayout> layout;

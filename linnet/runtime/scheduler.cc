@@ -161,7 +161,8 @@ void Scheduler::Impl::Admit() {
   }
 }
 
-// Round robin, so that no prompt starves; each pass reads as many pieces as fit into the budget.
+// Reads prompts in turn, so that none starves. Each pass reads, in one call, a piece and as many
+// others of its kind (last or not, one token or more) as fit into the budget.
 void Scheduler::Impl::ReadPrompts() {
   const auto left = [&](size_t slot) {
     return slots_[slot] ? slots_[slot]->request.prompt.size() - slots_[slot]->read : 0;
@@ -236,7 +237,7 @@ Scheduler::Impl::Drawn Scheduler::Impl::Draw(const Entry& entry,
     drawn.token = entry.request.next(outputs);
     const int32_t vocabulary = engine_.model().spec().input.vocabulary;
     if (drawn.token && (*drawn.token < 0 || *drawn.token >= vocabulary)) {
-      throw InputError("next() gave the token ", *drawn.token, ", outside the vocabulary 0 .. ",
+      throw InputError("next() returned the token ", *drawn.token, ", outside the vocabulary 0 .. ",
                        vocabulary - 1);
     }
   } catch (...) {
@@ -250,7 +251,7 @@ void Scheduler::Impl::Deliver(std::span<const size_t> slots, std::span<const flo
   if (!options_.parallel_next) {
     for (size_t i = 0; i < slots.size(); ++i) {
       const std::shared_ptr<Entry> entry = slots_[slots[i]];
-      // A callback may have canceled it; its slot is refilled only in Admit().
+      // A callback may have canceled the request. Only Admit() refills slots.
       if (entry) Take(slots[i], entry, Draw(*entry, outputs.subspan(i * width, width)));
     }
     return;

@@ -20,7 +20,7 @@ using Floats = std::vector<float>;
 using Tokens = std::vector<int32_t>;
 
 // A model over 11 tokens with 300 positions.
-std::shared_ptr<const Model> TestModel(Precision precision = Precision::kF32) {
+std::shared_ptr<const Model> SmallModel(Precision precision = Precision::kF32) {
   ModelSpec spec;
   spec.task = "copy", spec.part = std::monostate(), spec.head.kind = HeadKind::kCategorical;
   spec.input.vocabulary = spec.head.classes = 11;
@@ -75,7 +75,7 @@ Request Asking(const Tokens& prompt, size_t tokens, Seen& seen) {
 
 TEST(Scheduler, ResultsDoNotDependOnOtherRequests) {
   for (const Precision precision : {Precision::kF32, Precision::kInt8}) {
-    const auto model = TestModel(precision);
+    const auto model = SmallModel(precision);
     constexpr size_t kRequests = 25;
     std::vector<Seen> alone(kRequests), together(kRequests);
     for (size_t i = 0; i < kRequests; ++i) {
@@ -108,7 +108,7 @@ TEST(Scheduler, ResultsDoNotDependOnOtherRequests) {
 }
 
 TEST(Scheduler, ContinuesFromAState) {
-  const auto model = TestModel();
+  const auto model = SmallModel();
   Engine engine(model, {.threads = 1});
   const Tokens prompt = Prompt(1);
   State state = engine.NewState(1);
@@ -132,7 +132,7 @@ TEST(Scheduler, ContinuesFromAState) {
 // Continuing from each state given to `passed`, and from the prompt's end with its outputs, gives
 // the same bits.
 TEST(Scheduler, SharedPromptsAreReadOnce) {
-  const auto model = TestModel();
+  const auto model = SmallModel();
   for (const bool parallel : {false, true}) {
     Engine engine(model, {.threads = 2});
     Scheduler scheduler(engine, {.sequences = 3, .queue = 20, .parallel_next = parallel});
@@ -170,7 +170,7 @@ TEST(Scheduler, SharedPromptsAreReadOnce) {
 }
 
 TEST(Scheduler, RefusesRequestsBeyondTheQueue) {
-  const auto model = TestModel();
+  const auto model = SmallModel();
   Engine engine(model, {.threads = 1});
   Scheduler scheduler(engine, {.sequences = 2, .queue = 3});
   std::vector<Seen> seen(20);
@@ -192,7 +192,7 @@ TEST(Scheduler, RefusesRequestsBeyondTheQueue) {
 }
 
 TEST(Scheduler, RefusedRequestsAreUnchanged) {
-  const auto model = TestModel();
+  const auto model = SmallModel();
   Engine engine(model, {.threads = 1});
   Scheduler scheduler(engine, {.sequences = 1, .queue = 0});
   Seen seen[2];
@@ -211,7 +211,7 @@ TEST(Scheduler, RefusedRequestsAreUnchanged) {
 
 // A long prompt is read although shorter ones keep arriving, however few tokens a round reads.
 TEST(Scheduler, EveryPromptIsReadEventually) {
-  const auto model = TestModel();
+  const auto model = SmallModel();
   Engine engine(model, {.threads = 1});
   for (const size_t tokens : {0, 1, 128, 200}) {
     Scheduler scheduler(engine, {.sequences = 3, .queue = 10, .prompt_tokens = tokens});
@@ -228,7 +228,7 @@ TEST(Scheduler, EveryPromptIsReadEventually) {
 }
 
 TEST(Scheduler, EndsAtTheModelsLastPosition) {
-  const auto model = TestModel();
+  const auto model = SmallModel();
   Engine engine(model, {.threads = 1});
   Scheduler scheduler(engine, {.sequences = 2});
   Seen endless, full;
@@ -243,7 +243,7 @@ TEST(Scheduler, EndsAtTheModelsLastPosition) {
 }
 
 TEST(Scheduler, CancelsRunningAndWaitingRequests) {
-  const auto model = TestModel();
+  const auto model = SmallModel();
   Engine engine(model, {.threads = 1});
   Scheduler scheduler(engine, {.sequences = 2});
   std::vector<Seen> seen(5);
@@ -278,7 +278,7 @@ TEST(Scheduler, CancelsRunningAndWaitingRequests) {
 }
 
 TEST(Scheduler, AnExceptionEndsOnlyItsRequest) {
-  const auto model = TestModel();
+  const auto model = SmallModel();
   Engine engine(model, {.threads = 1});
   Scheduler scheduler(engine, {.sequences = 3});
   Seen good, odd;
@@ -302,7 +302,7 @@ TEST(Scheduler, AnExceptionEndsOnlyItsRequest) {
 }
 
 TEST(Scheduler, RefusesInvalidRequests) {
-  const auto model = TestModel();
+  const auto model = SmallModel();
   Engine engine(model, {.threads = 1});
   EXPECT_THROW(Scheduler(engine, {.sequences = 0}), Error);
   EXPECT_THROW(Scheduler(engine, {.sequences = size_t{1} << 50}), Error);

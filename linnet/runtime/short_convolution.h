@@ -1,12 +1,12 @@
-// The short causal convolution of a mixer's projected columns (private to linnet/runtime): depthwise,
-// over the last `taps` positions; the state keeps the inputs at earlier positions.
+// The short causal convolution of a mixer's projected columns (private to linnet/runtime). It is
+// depthwise, over the last `taps` positions; the state keeps the inputs at earlier positions.
 //
 //   ShortConvolution convolution(heads, taps, channels, /*bias=*/false);
 //   convolution.weight(head, tap, channel) = ...;
 //   convolution.Run(head, {.in = rows, .stride = width, .length = length, .past = state}, parts,
 //                   [&](size_t part, size_t t) { return destination; });
 //
-// y_t[c] = bias[c] + sum over i < taps of weight[i][c] x_{t - taps + 1 + i}[c]; taps = 0: y_t = x_t.
+// y_t[c] = bias[c] + sum over i < taps of weight[i][c] x_{t-taps+1+i}[c]; taps = 0: y_t = x_t.
 #ifndef LINNET_RUNTIME_SHORT_CONVOLUTION_H_
 #define LINNET_RUNTIME_SHORT_CONVOLUTION_H_
 

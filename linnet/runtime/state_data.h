@@ -18,10 +18,10 @@ namespace linnet {
 struct StateData {
   StateData() = default;
   StateData(const Model& model, size_t batch);
-  // Without sequences, but with the layout and the capacity of `other`.
+  // A state without sequences, for the model of `other`, with this capacity.
   static StateData Like(const StateData& other, size_t capacity);
 
-  // The contents of a State; those of an empty one have no sequences.
+  // The contents of a State. Null (an empty State): contents without sequences.
   static const StateData& Of(const std::unique_ptr<StateData>& data);
 
   size_t batch() const { return positions.size(); }
@@ -43,7 +43,8 @@ struct StateData {
   void Copy(const StateData& other, size_t from, size_t to);
   StateData Select(std::span<const size_t> sequences) const;
 
-  // Validates a loaded sequence, whose floats and tokens are already in place.
+  // Validates a loaded sequence, whose floats and tokens are already in place, and sets its
+  // position and its number of waiting keys (`keys`). `path` begins error messages.
   void LoadSequence(const std::string& path, const Model& of, size_t sequence, int64_t position,
                     uint8_t keys);
 

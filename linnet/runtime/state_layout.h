@@ -15,7 +15,8 @@ namespace linnet {
 struct StateLayout {
   std::vector<MixerStateSize> parts;
   // Tokens kept in addition to the floats: the last `reach` (ModelSpec::Reach()), position p at
-  // index p mod reach; or, if keeps_tokens, all of them, up to `capacity`; or the encoder's.
+  // index p mod reach; if keeps_tokens, all of them, up to `capacity`; in encoder-decoders, the
+  // encoder's.
   size_t reach = 0;
   bool keeps_tokens = false;
   size_t source = 0;          // encoder-decoders: maximum number of encoder tokens; 0: no encoder
@@ -29,7 +30,7 @@ struct StateLayout {
     return floats;
   }
   size_t Floats(size_t capacity) const { return Begin(parts.size(), capacity); }
-  // Whether its size grows with the number of positions.
+  // Whether a state's size grows with the number of positions.
   bool grows() const {
     if (keeps_tokens) return true;
     for (const MixerStateSize& part : parts) {

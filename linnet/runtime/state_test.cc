@@ -105,7 +105,8 @@ TEST(State, PiecesOfUnequalLengthAreReadTogether) {
   refuses(off, {2, 3});
 }
 
-// Some sequences of a state continue while the others stay, with the outputs that they have alone.
+// Chosen sequences of a state continue with the outputs that they have alone; the others do not
+// change.
 TEST(State, StepsOfChosenSequencesLeaveTheOthersUnchanged) {
   for (const size_t batch : {5, 40}) {
     Engine engine(Grid().model, {.threads = 2});
@@ -181,7 +182,6 @@ TEST(State, ForkSelectAndAppendAreCopiesOfSequences) {
   EXPECT_THROW(state.Fork(size_t{1} << 40), Error);
 }
 
-// One process writes a state, another continues it bit for bit.
 TEST(State, BytesEqualTheFile) {
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("linnet_state_test.", getpid())).string();
@@ -205,6 +205,7 @@ TEST(State, BytesEqualTheFile) {
   EXPECT_THROW(State::FromBytes(bytes, "memory", *model), Error);
 }
 
+// One process writes a state, another continues it bit for bit.
 TEST(State, SavedStatesContinueInAnotherProcess) {
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("linnet_state_test.", getpid())).string();
@@ -349,14 +350,15 @@ TEST(State, ClonesAreIndependentAndResetStartsOver) {
   EXPECT_EQ(c, b);
 }
 
-// Far beyond the window and the training's positions, and still right there.
+// The state's size is constant and the outputs are correct far beyond the window and the training
+// length.
 TEST(State, AWindowsStateIsConstant) {
   EXPECT_EQ(StateKindOf(HybridText()), StateKind::kConstant);
   ModelSpec whole = HybridText();
   whole.stack.mixer(1).window = 0;
   EXPECT_EQ(StateKindOf(whole), StateKind::kCache);
   constexpr size_t kLength = 700;
-  const TestModel hybrid(HybridText(), /*wide=*/1);  // not one that magnifies rounding
+  const TestModel hybrid(HybridText(), /*wide=*/1);  // the default magnifies rounding errors
   const Tokens tokens = hybrid.RandomTokens(kLength, 0);
   const std::vector<Doubles> want = hybrid.Outputs(tokens);
   Engine engine(hybrid.model, {.threads = 1});

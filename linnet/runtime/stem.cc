@@ -72,7 +72,7 @@ void Stem::ForColors(size_t begin, size_t end, Body body) const {
   }
 }
 
-// A byte that the row's position has read.
+// Byte `index` of the row's sequence, which the row's position has read.
 int32_t Stem::Byte(const Row& row, size_t index) const {
   if (index < block_.Position(row.sequence)) {
     const size_t reach = model_.layout->reach;

@@ -26,7 +26,7 @@ using kernels::TestName;
 
 LINNET_SUITE_ON_EACH_ISA(StemTest);
 
-// Without features in the state; and without a recurrent form.
+// A stem without features in the state; and a model whose state also has a cache.
 const TestModel& OneFeature() {
   static const TestModel model([] {
     ModelSpec spec = StemImages();
@@ -141,7 +141,7 @@ TEST_P(StemTest, WholeSequencesMatchTheReference) {
   }
 }
 
-// Other later bytes leave earlier outputs the same, bit for bit.
+// Changing later bytes leaves the earlier outputs unchanged, bit for bit.
 TEST(Stem, IsStrictlyCausal) {
   const TestModel& of = StemmedColor();
   Engine engine(of.model, {.threads = 2});
@@ -173,7 +173,8 @@ TEST(Stem, StatesKeepTheFeatures) {
   const Tokens tokens = of.RandomTokens(70, 0);
   const size_t width = engine.output_size();
   State state = engine.NewState(1);
-  // 6 features each of a row of 5 pixels and one more, of three colors; in lines of 16 floats.
+  // 6 features for each of the 3 colors of 5 + 1 pixels (a row and one more): 108 floats, padded to
+  // a multiple of 16.
   const ModelSpec& spec = of.model->spec();
   ModelSpec plain = spec;
   plain.input.stem.channels = 0;
@@ -224,7 +225,7 @@ TEST(Stem, NarrowFilesEqualNarrowingAtLoading) {
     for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
       WriteNarrowed(of->checkpoint(), precision, path);
       const Floats got = RunOne(*of, 2, 3, 1, 5, 4, Model::Open(path));
-      // The file's embeddings are rounded, so compare with a wide file that has them.
+      // The file's embeddings are rounded, so compare with a wide file of the rounded values.
       WriteNarrowed(Checkpoint::Open(path), Precision::kF32, path);
       EXPECT_EQ(RunOne(*of, 2, 3, 1, 5, 4, Model::Open(path, {precision})), got);
     }

@@ -79,7 +79,7 @@ inline ModelSpec StemImages() {
   return spec;
 }
 
-// The same in color, in images longer than a block, beside every other option of images.
+// A stem for color images that are longer than a block, combined with every other image option.
 inline ModelSpec StemInColor() {
   ModelSpec spec = GridImages();
   spec.input.stem = {.channels = 6, .rows = 3, .columns = 5, .second_rows = 2, .second_columns = 3};
@@ -120,7 +120,7 @@ inline ModelSpec HybridText() {
 }
 
 // A model with random weights in each precision, and its reference. `wide` is the norm1 weight of
-// one channel, which makes it larger than the others.
+// one channel of each layer; it makes the channel larger than the others.
 class TestModel {
  public:
   explicit TestModel(const ModelSpec& spec, float wide = 25) : spec_(spec) {

@@ -63,7 +63,7 @@ class Walker {
       Normalize(work_.x, nullptr, 1, stack_.final_norm);
       if (work_.shared_x) team_.Barrier();
     }
-    // The parts' barriers come after every member's last use of the stem's state.
+    // The parts' barriers ensure that every member has finished with the stem's old state.
     if (stems() && team_.member == 0) stem_.Keep();
   }
 
@@ -152,7 +152,7 @@ class Walker {
     if (work_.shared_x) team_.Barrier();
   }
 
-  // x = x + the stem's output. A team divides many rows, or the columns of few.
+  // x = x + the stem's output. A team divides the rows, or if they are few, the columns.
   void AddStem() {
     stem_.Features(begin_, end_);
     if (work_.shared_x || team_.size == 1) {
@@ -218,7 +218,7 @@ class Walker {
     kernels::NarrowActivations(end_ - begin_, d(), Input() + begin_ * d(), d(), factor,
                                kernels::RowsFrom(work_.narrow, begin_, d()));
   }
-  // Convolutions read floats.
+  // The same for the input of `part`, unless it is a convolution, which reads floats.
   void NarrowInputOf(const PackedPart& part) {
     if (part.kind != PartKind::kConvolution) NarrowInput(part.factor);
   }
@@ -301,8 +301,8 @@ class Walker {
     }
   }
 
-  // Keeps the last row of each sequence for the token shifts of the next block. Each row is kept by
-  // one member, before any of its rows changes.
+  // Keeps the last row of each sequence for the token shifts of the next block. One member stores
+  // the row, before it overwrites its share of the rows.
   void KeepLast(float* state) {
     if (!work_.shared_x && team_.member > 0) return;
     for (size_t i = 0; i < block_.sequences; ++i) {
@@ -313,7 +313,7 @@ class Walker {
     }
   }
 
-  // Copies columns that a group's heads pass to later layers, or appends those that it gets.
+  // Stores the columns that a group's heads carry to later layers; appends those carried to them.
   void Carry(const PackedPart& part, const PackedGroup& group) {
     const std::vector<Projection>& projections = part.mixer->projections();
     const size_t heads = group.end - group.begin;
@@ -410,8 +410,8 @@ class Walker {
   // The parts' input.
   const float* Input() const { return first() ? work_.normed : work_.x; }
 
-  // x = LN(x + sum of the groups' contributions). In norm_first layers x is that sum, and its LN is
-  // the next input. state: the part's; null: none.
+  // x = LN(y) with y = x + the sum of the groups' contributions. In norm_first layers x = y, and
+  // LN(y) is the next part's input. state: the part's; null: none.
   void AddAndNormalize(const PackedPart& part, size_t index, float* state,
                        const kernels::LayerNormParameters& parameters, const PackedPart* next) {
     team_.Barrier();
@@ -433,8 +433,8 @@ class Walker {
     }
   }
 
-  // Normalizes this member's rows of `from`, times `factors` if any, plus those of `residual` if
-  // any.
+  // Normalizes this member's rows of factors * (sum of the `parts` matrices at `from`) + residual.
+  // Null factors are 1, a null residual is 0.
   void Normalize(const float* from, float* residual, size_t parts,
                  const kernels::LayerNormParameters& parameters, const float* factors = nullptr) {
     const size_t at = begin_ * d();

@@ -44,8 +44,8 @@ struct Workspace {
   float* normed;        // norm_first: [rows, d_model], x normalized, shared like x; else null
   float* sums[2];       // results of even and of odd parts: [groups or 1][rows, d_model]
   size_t group_stride;  // floats between groups in `sums`; 0: the groups add up in one buffer
-  // Parts with one_norm: MixerCall::squares of each group, in turn like sums, and [rows], the
-  // factors of the sum of the groups.
+  // Parts with one_norm: MixerCall::squares of each group, for even and odd parts like `sums`; and
+  // factors [rows], by which the sum of the groups is multiplied.
   float* squares[2];
   size_t squares_stride;
   float* factors;
@@ -97,8 +97,8 @@ void Allocate(AlignedBuffer<float>& buffer, Take take) {
 
 // Takes the memory shared by a team of several members, for blocks of up to `size`.
 void TakeShared(const Model::Packed& model, const BlockSize& size, Pieces& pieces, Workspace& work);
-// Takes a member's own memory: in a team, including x only if there are few rows; alone, including
-// x and sums.
+// Takes a member's own memory. It includes x and the sums if the member works alone; in a team it
+// includes x only if there are few rows.
 void TakeOwn(const Model::Packed& model, const BlockSize& size, bool alone, Pieces& pieces,
              Workspace& work);
 

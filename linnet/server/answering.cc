@@ -18,8 +18,8 @@ void Answering::Start() {
   reply_.pipe->OnChange([self = shared_from_this()] { self->Changed(); });
 }
 
-// On the threads of the model. Decides under the lock and acts without it: the transport may call
-// Leave() at once.
+// Called by Start(), then on the model's threads whenever the pipe changes. Decides under the lock
+// and acts after releasing it, because the transport may call Leave() at once.
 void Answering::Changed() {
   Pipe& pipe = *reply_.pipe;
   bool begins = false, too_slow = false, whole = false;

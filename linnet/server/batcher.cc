@@ -123,7 +123,7 @@ void Batcher::Loop() {
     for (const uint64_t id : cancels) CancelNow(id);
     try {
       busy = scheduler_.Run();
-    } catch (const std::exception&) {  // Begin()'s callbacks throw nothing: from the engine
+    } catch (const std::exception&) {  // from the engine: the callbacks of Start() do not throw
       for (const auto& [id, job] : std::unordered_multimap(jobs_)) CancelNow(id);
       busy = true;
     }

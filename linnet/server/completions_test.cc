@@ -32,7 +32,7 @@ class Completions : public testing::Test {
     }
     return texts;
   }
-  // The message of status 400.
+  // The error message of a request that gets status 400.
   std::string Refused(const json& body) {
     const httplib::Result result = server_.Complete(body);
     EXPECT_TRUE(result && result->status == 400) << body << (result ? result->body : "no answer");

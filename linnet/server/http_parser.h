@@ -22,13 +22,13 @@ using Code = boost::system::error_code;
 
 // Why a request is refused.
 struct Fault {
-  int status = 0;  // 0: it is not
+  int status = 0;  // 0: it is not refused
   std::string message = {};
 };
 
 std::string_view View(beast::string_view text) { return {text.data(), text.size()}; }
 
-// Names of fields, schemes and codings are the same in any case.
+// Case-insensitive comparison, for the names of fields, schemes and codings.
 bool Same(std::string_view a, std::string_view b) {
   return beast::iequals({a.data(), a.size()}, {b.data(), b.size()});
 }
@@ -61,7 +61,7 @@ class Parser : public http::basic_parser<true> {
  public:
   explicit Parser(HttpRequest& request) : request_(request) {}
 
-  bool discards = false;                    // the body
+  bool discards = false;                    // whether to discard the body
   int version() const { return version_; }  // 10 or 11
 
  private:
@@ -93,12 +93,13 @@ class Parser : public http::basic_parser<true> {
   bool trailer_ = false;  // fields that follow belong to the trailer, which is ignored
 };
 
-// Checks a header byte by byte while it arrives: its limits, and what no header contains. Beast
-// would accept a field that continues on the next line, and would wait for the end of the rest.
+// Checks a header byte by byte while it arrives: its limits, control characters and line ends.
+// Beast would accept a field that continues on the next line, and would report other faults only
+// once the whole header has arrived.
 class HeaderScan {
  public:
   size_t position() const { return at_; }  // bytes checked
-  // `header`: what there is of it. `whole`: it is complete, with the empty line.
+  // `header`: the bytes received so far. `whole`: they end with the empty line after the header.
   Fault Check(std::string_view header, bool whole, const HttpOptions& options) {
     for (; at_ < header.size(); ++at_) {
       const auto c = static_cast<unsigned char>(header[at_]);
@@ -111,11 +112,13 @@ class HeaderScan {
         return {400, "the request's header has a control character"};
       }
       if ((c == '\n' && before != '\r') || ((c == ' ' || c == '\t') && before == '\n')) {
-        return {400, "the request's header has a line that does not end, or begin, as it must"};
+        return {400,
+                "the request's header has a line that does not end with CR LF, or that continues "
+                "the line before it"};
       }
       lines_ += c == '\n';
     }
-    const size_t others = whole ? 2 : 1;  // the request line, and the empty one
+    const size_t others = whole ? 2 : 1;  // lines without a field: the request line, the empty line
     if (lines_ > options.fields + others) return {431, "the request has too many header fields"};
     return {};
   }
@@ -124,9 +127,9 @@ class HeaderScan {
   size_t at_ = 0, lines_ = 0;
 };
 
-// Checks a parsed header for faults that Beast accepts: a Content-Length twice, or as a list, if
-// the numbers are equal; and unknown transfer codings. Two programs that read such a request
-// differently disagree on where the next one begins.
+// Checks a parsed header for faults that Beast accepts, such as equal Content-Lengths (in two
+// fields or in a list) and unknown transfer codings. If two programs read such a request
+// differently, they disagree on where the next request begins.
 Fault FaultOf(const HttpRequest& request, int version) {
   const auto count = [&](std::string_view name) {
     return std::count_if(request.fields.begin(), request.fields.end(),

@@ -36,11 +36,11 @@ using Socket = asio::basic_stream_socket<tcp, Strand>;
 using Acceptor = asio::basic_socket_acceptor<tcp, Strand>;
 using Timer = asio::basic_waitable_timer<Clock, asio::wait_traits<Clock>, Strand>;
 
-// Before it closes a connection, the server reads on for so long: a socket closed with data unread
-// is reset, and the client may lose the response.
+// Time for which the server goes on reading before it closes a connection: closing a socket with
+// unread data resets it, and the client may lose the response.
 constexpr std::chrono::seconds kLinger(5);
 constexpr size_t kRead = 1 << 16;  // bytes read at once
-constexpr int kRounds = 64;        // of parsing, before other connections have their turn
+constexpr int kRounds = 64;        // calls of Parse() before other connections have their turn
 
 class Connection;
 class Request;
@@ -67,13 +67,13 @@ struct HttpServer::Impl {
   HttpHandler& handler;
   const HttpOptions options;
   asio::io_context context;
-  const Strand strand = asio::make_strand(context);  // of the four below
+  const Strand strand = asio::make_strand(context);  // serializes the four members below
   Acceptor acceptor{strand};
   Timer timer{strand};
   bool accepting = false, ticking = false;
 
   std::atomic<size_t> active{0};
-  mutable std::mutex mutex;  // of the set
+  mutable std::mutex mutex;  // guards `open`
   std::unordered_set<std::shared_ptr<Connection>> open;
 };
 
@@ -90,11 +90,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Strand strand() { return socket_.get_executor(); }
   Clock::time_point deadline() const { return Clock::time_point(Clock::duration(deadline_)); }
 
-  // On the strand, as everything below.
+  // Called on the strand, like everything below.
   void Start();
   void OnDeadline();
   void Close();
-  // Calls of the current request.
+  // Called by Request.
   bool Is(const Request& request) const { return current_.get() == &request; }
   void Answer(HttpResponse response);
   void Stream(HttpResponse response, std::function<Exchange::Next(std::string&)> next);
@@ -178,8 +178,8 @@ class Request : public Exchange, public std::enable_shared_from_this<Request> {
   }
 
  private:
-  // At once if this thread has the connection's strand. Calls nothing if the connection has gone,
-  // or has gone on to another request.
+  // Calls `function` on the connection's strand, at once if this thread is running it. Does nothing
+  // if the connection has closed or this is not its current request.
   template <class Function>
   void Do(Function function) {
     const auto connection = connection_.lock();
@@ -214,7 +214,7 @@ void Connection::Start() {
   Read();
 }
 
-// Waits for data, also while a request is answered: its client may leave.
+// Waits for data, also while a request is being answered, to notice if the client leaves.
 void Connection::Read() {
   if (waits_to_read_ || state_ == State::kClosed) return;
   if (ended_) {
@@ -222,7 +222,7 @@ void Connection::Read() {
     return;
   }
   if (state_ == State::kAnswer && in_.size() >= options_.header) {
-    // Enough of further requests is here. OnDeadline() looks whether the client has left.
+    // Reads no more of the next requests for now. OnDeadline() checks whether the client has left.
     if (!waits_to_write_) SetDeadline(HttpServer::kTick);
     return;
   }
@@ -245,8 +245,8 @@ void Connection::OnReadable() {
 
 void Connection::OnEnd() {
   ended_ = true;
-  // A client that has shut down its sending side gets a response that is whole, but none that must
-  // still be computed.
+  // A client that has shut down its sending side still gets a response that is complete, but not
+  // one that is being computed or streamed.
   if (state_ == State::kAnswer && (!answering_ || next_)) return Close();
   Process();
 }
@@ -294,7 +294,7 @@ void Connection::Process() {
   }
 }
 
-// The bytes of the empty lines at the beginning. Some clients send one after a body.
+// The bytes of the empty lines at the beginning. Some clients send an empty line after a body.
 size_t EmptyLines(std::string_view text) {
   size_t size = 0;
   while (text.substr(size, 2) == "\r\n") size += 2;
@@ -372,7 +372,7 @@ bool Connection::BeginBody() {
 }
 
 bool Connection::ParseBody() {
-  // The shortest rest of a chunked body is "0\r\n\r\n". Beast requires that much at its end.
+  // The shortest rest of a chunked body is "0\r\n\r\n". Beast needs these 5 bytes in one piece.
   const size_t least = parser_->chunked() ? 5 : 1;
   size_t taken = 0;
   Code code;
@@ -404,7 +404,7 @@ void Connection::Handle() {
   }
 }
 
-// Answers a request that is not handled, and closes the connection. Returns false.
+// Answers a request that the transport refuses, then closes the connection. Returns false.
 bool Connection::Refuse(int status, const std::string& message) {
   if (!current_) {
     current_ = std::make_shared<Request>(weak_from_this());
@@ -420,7 +420,7 @@ bool Connection::Refuse(int status, const std::string& message) {
 
 void Connection::WriteHead(const HttpResponse& response, std::optional<size_t> length) {
   const bool old = parser_ && parser_->version() < 11;
-  if (old && !length) close_ = true;  // the end of the body is that of the connection
+  if (old && !length) close_ = true;  // in HTTP/1.0, closing the connection ends the body
   status_ = response.status;
   head_ = StrCat("HTTP/1.1 ", status_, " ",
                  View(http::obsolete_reason(static_cast<http::status>(status_))),
@@ -452,7 +452,7 @@ void Connection::Stream(HttpResponse response, std::function<Exchange::Next(std:
   Write();
 }
 
-// Writes all that there is, or as much as the socket takes.
+// Writes all bytes that are available, or as many as the socket takes.
 void Connection::Write() {
   if (!answering_ || waits_to_write_) return;
   do {
@@ -478,10 +478,11 @@ void Connection::Write() {
     NoDeadline();
     if (!next_) return Complete();
   } while (TakePiece());
-  Read();  // again with a deadline, if it waits behind further requests
+  Read();  // sets the deadline again if reading is paused
 }
 
-// Takes the next piece of a stream. Returns whether there is something to write, or the end.
+// Takes the next piece of a stream, or its end, to be written. Returns false if neither is there
+// yet.
 bool Connection::TakePiece() {
   std::string piece;
   const Exchange::Next got = next_(piece);
@@ -550,7 +551,7 @@ void HttpServer::Impl::Accept() {
   acceptor.async_accept(asio::make_strand(context), [this](Code code, Socket socket) {
     accepting = false;
     StartTicking();
-    // Without free descriptors, say, Tick() tries again.
+    // After other errors, such as no free descriptors, Tick() tries again.
     if (code && code != asio::error::connection_aborted) return;
     if (!code) Open(std::move(socket));
     Accept();

@@ -39,7 +39,7 @@ struct HttpRequest {
   std::string remote;                           // the client's address
   std::chrono::steady_clock::time_point start;  // when the header was complete
 
-  // The value of the first field with this name, in any case; "" if there is none.
+  // The value of the first field with this name (case-insensitive); "" if there is none.
   std::string_view Field(std::string_view name) const;
 };
 
@@ -50,8 +50,8 @@ struct HttpResponse {
   std::string body = {};
 };
 
-// A request whose answer is due. Thread-safe. Nothing happens once the answer is complete or the
-// client has left.
+// A request that waits for its answer. Thread-safe. Calls have no effect once the answer is
+// complete or the client has left.
 class Exchange {
  public:
   enum class Next { kPiece, kNothing, kEnd };
@@ -60,9 +60,9 @@ class Exchange {
   virtual const HttpRequest& request() const = 0;
   // Answers with a whole response.
   virtual void Answer(HttpResponse response) = 0;
-  // Answers with a body in pieces, of which `response` has none yet. When the client can take more,
-  // `next` is called on a thread of the server, never twice at once. After kNothing it is called
-  // again when Wake() has been called.
+  // Answers with a body in pieces; response.body is ignored. When the client can take more, `next`
+  // is called on a thread of the server, never concurrently. Once `next` has returned kNothing, it
+  // is called again only after Wake().
   virtual void Stream(HttpResponse response, std::function<Next(std::string& piece)> next) = 0;
   virtual void Wake() = 0;
   // Closes the connection; the client counts as gone.
@@ -73,14 +73,15 @@ class Exchange {
 class HttpHandler {
  public:
   virtual ~HttpHandler() = default;
-  // Called when the header has arrived. A request that is answered here has its body discarded.
+  // Called when the header has arrived. If this returns a response, the client gets it, the body is
+  // discarded, and Handle() is not called.
   virtual std::optional<HttpResponse> Check(const HttpRequest& request) = 0;
   // Answers the request, now or later on any thread.
   virtual void Handle(std::shared_ptr<Exchange> exchange) = 0;
   // The response to a request that the transport refuses.
   virtual HttpResponse Refuse(int status, const std::string& message) = 0;
   // The last call for each request, also for those that were not handled. `left`: the client
-  // disconnected before the response was complete. The request may lack all that was not read.
+  // disconnected before the response was complete. `request` may lack the parts that were not read.
   virtual void Finished(const HttpRequest& request, int status, bool left) = 0;
   // Called from time to time (kTick) while there are connections.
   virtual void Tick() = 0;
@@ -91,13 +92,14 @@ struct HttpOptions {
   int port = 8080;  // 0: any free port
   size_t threads = 4;
   size_t connections = 2048;  // at once; further ones wait
-  // Larger requests get 414, 431, 431 and 413.
+  // Limits of a request, in bytes except for `fields`. A larger request gets status 414, 431, 431
+  // or 413, in this order.
   size_t request_line = 8 << 10;
-  size_t header = 32 << 10;  // bytes, with the request line
-  size_t fields = 100;
+  size_t header = 32 << 10;  // includes the request line
+  size_t fields = 100;       // number of header fields
   size_t body = 1 << 20;
-  // A header or a body that takes longer gets 408. An idle connection, or one whose client takes
-  // nothing of a response for so long, is closed.
+  // A header or a body that takes longer gets status 408. A connection is closed if it is idle for
+  // idle_time, or if its client reads nothing of a response for write_time.
   std::chrono::milliseconds header_time = std::chrono::seconds(10);
   std::chrono::milliseconds body_time = std::chrono::seconds(30);
   std::chrono::milliseconds idle_time = std::chrono::seconds(60);
@@ -120,7 +122,7 @@ class HttpServer {
   // Thread-safe. Closes all connections and ends Run().
   void Stop();
 
-  // Thread-safe: open connections, and requests that are handled and not finished.
+  // Thread-safe: the number of open connections, and of requests that are being answered.
   size_t connections() const;
   size_t active() const;
 

@@ -20,7 +20,7 @@ namespace {
 using std::chrono::milliseconds;
 constexpr std::chrono::seconds kPatience(60);  // after which a test fails
 
-// A client that speaks bytes. Reading fails after kPatience.
+// A client that sends and reads raw bytes. Both fail after kPatience.
 class Client {
  public:
   explicit Client(int port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -51,7 +51,7 @@ class Client {
     }
     return true;
   }
-  // All up to the first `end`, which it contains; less if the server closes before.
+  // Reads up to and including the first `end`; returns less if the server closes before that.
   std::string ReadTo(std::string_view end) {
     size_t found = 0;
     while ((found = read_.find(end)) == read_.npos) {
@@ -61,7 +61,7 @@ class Client {
     read_.erase(0, text.size());
     return text;
   }
-  // All until the server closes. Fails the test if it does not.
+  // Reads until the server closes the connection; fails the test if it does not.
   std::string ReadAll() {
     while (More()) {
     }
@@ -83,8 +83,8 @@ class Client {
   bool closed_ = false;
 };
 
-// Echoes bodies. A request for /held waits until a test answers it; /refused is refused by its
-// header; /page is large.
+// Echoes bodies. A request for /held waits until a test answers it, Check() refuses /refused, and
+// the response to /page is large.
 class Handler : public HttpHandler {
  public:
   std::optional<HttpResponse> Check(const HttpRequest& request) override {
@@ -119,7 +119,7 @@ class Handler : public HttpHandler {
     EXPECT_TRUE(changed_.wait_for(lock, kPatience, [&] { return held_ != nullptr; }));
     return std::exchange(held_, nullptr);
   }
-  // Waits for the end of a request, as in "/held left".
+  // Waits until a request has ended with the record `end`, for example "/held left".
   void WaitFor(const std::string& end) {
     std::unique_lock lock(mutex_);
     EXPECT_TRUE(changed_.wait_for(lock, kPatience, [&] {
@@ -260,7 +260,7 @@ TEST(HttpServer, LimitsTheTimeOfHeaderBodyAndIdling) {
   EXPECT_EQ(StatusOf(running.Ask("GET / HT")), 408);
   EXPECT_EQ(StatusOf(running.Ask(Post("/", "Content-Length: 5\r\n", "four"))), 408);
   EXPECT_EQ(StatusOf(running.Ask(Post("/", "Transfer-Encoding: chunked\r\n", "5\r\nfour"))), 408);
-  // The time is that of the whole header: a byte now and then does not renew it.
+  // The limit holds for the whole header: a byte now and then does not extend it.
   Client client = running.Connect();
   client.Send("GET / HTTP/1.1\r\nA: ");
   std::thread dribbling([&] {

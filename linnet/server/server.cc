@@ -129,7 +129,7 @@ std::string Milliseconds(double seconds) {
 
 }  // namespace
 
-// The transport calls it on its threads, the batchers on theirs.
+// Called on the transport's threads and on the batchers' threads.
 struct Server::Impl : HttpHandler {
   // The handler of a path: a page or a value for GET and HEAD, or an endpoint for POST.
   struct Route {
@@ -181,7 +181,7 @@ struct Server::Impl : HttpHandler {
   Metrics metrics;
   const std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
   std::atomic<bool> draining{false};
-  std::mutex mutex;  // of the map
+  std::mutex mutex;  // guards `answering`
   std::unordered_map<const HttpRequest*, std::shared_ptr<Answering>> answering;
   HttpServer http;
 };
@@ -203,7 +203,7 @@ void Server::Drain(double seconds) {
     std::this_thread::sleep_for(milliseconds(10));
   }
   for (const Served& model : impl.models) model.batcher->CancelAll();
-  constexpr int kMore = 100;  // times 10 ms, for canceled requests to end
+  constexpr int kMore = 100;  // waits of 10 ms, for canceled requests to end
   for (int i = 0; i < kMore && !impl.Idle(); ++i) std::this_thread::sleep_for(milliseconds(10));
   for (const Served& model : impl.models) model.batcher->Flush();
   impl.http.Stop();
@@ -274,7 +274,7 @@ HttpResponse Server::Impl::NotFound(const std::string& path) const {
                                  : StrCat("there is nothing at ", Brief(path)));
 }
 
-// Everything that the header alone decides.
+// Makes all checks that need only the header.
 std::optional<HttpResponse> Server::Impl::Check(const HttpRequest& request) {
   const auto found = routes.find(request.path);
   const bool known = found != routes.end();
@@ -315,7 +315,7 @@ bool Server::Impl::HasKey(const HttpRequest& request) const {
 }
 
 void Server::Impl::Handle(std::shared_ptr<Exchange> exchange) {
-  const Route& route = routes.at(exchange->request().path);  // Check() has let it pass
+  const Route& route = routes.at(exchange->request().path);  // exists: Check() has passed
   try {
     if (route.get) return exchange->Answer(route.get(exchange->request()));
     Compute(*route.endpoint, exchange);
@@ -378,7 +378,7 @@ void Server::Impl::Log(const HttpRequest& request, const Account* account, int s
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - request.start).count();
   const double first = account ? account->first.load() : -1;
-  // All other paths share one label, so that clients cannot create metrics at will.
+  // Paths without a route share one label, so that clients cannot create metrics at will.
   metrics.Request(routes.contains(request.path) ? request.path : "other", status, seconds, first);
   if (!options.log) return;
   std::string line =

@@ -1,6 +1,8 @@
 // Serves models over HTTP: JSON requests, JSON or server-sent events as responses, and web pages.
 //
-//   Server server({{"couplet", std::move(batcher)}}, {.http = {.port = 8080}});
+//   std::vector<Served> models;
+//   models.push_back({"couplet", std::move(batcher)});
+//   Server server(std::move(models), {.http = {.port = 8080}});
 //   const int port = server.Bind();       // accepts connections from here on
 //   server.Run();                         // until another thread calls Drain()
 //
@@ -30,7 +32,7 @@ struct ServerOptions {
   HttpOptions http = {};
   std::string api_key = {};  // required by /v1 and /metrics; "": none
   EndpointLimits limits = {};
-  double seconds = 60;  // maximum time of a request, waiting and computing
+  double seconds = 60;  // maximum time of a request, in the queue and running
   // For tests: replaces the check whether a request has run longer than `seconds`; may be empty.
   std::function<bool(const Account& request)> expired = {};
   // Called with one log line per finished request, from any thread; may be empty.
@@ -44,10 +46,10 @@ class Server {
 
   // Binds the port and returns it. Throws InputError on failure.
   int Bind();
-  // Serves requests until Drain() has been called and all running requests have finished.
+  // Serves requests until Drain() has been called and all running requests have ended.
   void Run();
-  // Thread-safe. Refuses new requests (503), gives running ones `seconds` to finish, then ends
-  // Run().
+  // Thread-safe. Refuses new requests (503), gives running ones `seconds` to finish, cancels the
+  // others, and ends Run().
   void Drain(double seconds);
 
  private:

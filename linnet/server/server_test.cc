@@ -166,7 +166,7 @@ TEST(Batcher, SequencesOfAPromptReadItOnce) {
   ASSERT_TRUE(batcher.Submit(gathered.Make(prompt, 5, 12, 0)));
   gathered.Wait();
   EXPECT_EQ(batcher.counts().read, prompt.size());
-  // Each sequence equals a single request whose draws come from the same stream. The first one:
+  // Each sequence equals a single request with the same random stream; compares the first.
   Gathered one;
   ASSERT_TRUE(batcher.Submit(one.Make(prompt, 1, 12, 0)));
   one.Wait();
@@ -177,7 +177,7 @@ TEST(Batcher, SequencesOfAPromptReadItOnce) {
   EXPECT_TRUE(BecomesIdle(batcher));
 }
 
-TEST(Batcher, AdmitsUpToWhatItHasAndNoMore) {
+TEST(Batcher, AdmitsRequestsUpToItsCapacity) {
   Batcher batcher(TestModel(), {.threads = 1, .sequences = 2, .queue = 3});
   Gathered gathered;
   std::vector<uint64_t> taken;
@@ -201,7 +201,7 @@ TEST(Batcher, AdmitsUpToWhatItHasAndNoMore) {
 }
 
 // The prompts of a request are admitted together or not at all, and canceled together.
-TEST(Batcher, ARequestOfSeveralPromptsIsOne) {
+TEST(Batcher, PromptsOfARequestAreAdmittedTogether) {
   Batcher batcher(TestModel(), {.threads = 1, .sequences = 2, .queue = 3});
   Gathered gathered;
   const auto several = [](Gathered& to, size_t prompts, size_t most) {
@@ -241,7 +241,7 @@ TEST(Batcher, ARequestOfSeveralPromptsIsOne) {
   EXPECT_NE(together.tokens_[0], alone.tokens_[1]);
 }
 
-TEST(Batcher, AFailureIsItsRequestsAlone) {
+TEST(Batcher, AFailureAffectsOnlyItsRequest) {
   Batcher batcher(TestModel(), {.threads = 1, .sequences = 4});
   Gathered gathered;
   Work bad = gathered.Make(Prompt(5, 1), 2, 10, 0);
@@ -263,7 +263,7 @@ TEST(Batcher, AFailureIsItsRequestsAlone) {
   EXPECT_TRUE(BecomesIdle(batcher));
 }
 
-TEST(Batcher, EndsWhatIsLeftWhenItGoes) {
+TEST(Batcher, DestructorEndsRemainingRequests) {
   Gathered gathered;
   {
     Batcher batcher(TestModel(), {.threads = 1, .sequences = 1});
@@ -320,7 +320,7 @@ TEST(Snapshots, OutliveTheProcessInAFolder) {
     EXPECT_EQ(warm.known_[0], 300u);
     EXPECT_EQ(warm.outputs_[0], cold.outputs_[0]);
   }
-  // Damaged files (cut in half, or with a flipped bit) are ignored and deleted. Those of another
+  // Damaged files (cut in half, or with a flipped bit) are ignored and deleted. Files of another
   // model are not used.
   for (const bool cut : {true, false}) {
     size_t damaged = 0;
@@ -462,7 +462,7 @@ TEST(Server, EndsARequestWhoseTimeIsOver) {
       continue;
     }
     EXPECT_GT(generated(result), 0u);
-    EXPECT_LT(generated(result), whole);  // which takes 1,500 steps; the server looks much sooner
+    EXPECT_LT(generated(result), whole);  // `whole` takes 1,500 steps; Tick() comes sooner
   }
 }
 

@@ -34,7 +34,7 @@ size_t BytesOf(const std::vector<int32_t>& tokens, const Snapshot& snapshot) {
          snapshot.outputs.size() * sizeof(float);
 }
 
-// Whether this class gives files such names.
+// Whether `name` has the form of a snapshot's name: 64 hexadecimal digits (NameOf()).
 bool IsName(const std::string& name) {
   return name.size() == 64 && name.find_first_not_of("0123456789abcdef") == name.npos;
 }
@@ -54,8 +54,8 @@ double FileBytes(const fs::path& base) {
 const fs::file_time_type process_start = fs::file_time_type::clock::now();
 
 // Whether the file is a temporary one (AtomicFile) whose process has ended, so that nobody will
-// rename or remove it. An hour is far more than writing takes: after it, the number belongs to
-// another process.
+// rename or remove it. Writing takes far less than an hour: if the file is older, a running process
+// of that number is another one.
 bool IsOrphan(const fs::directory_entry& file) {
   const std::string name = file.path().filename();
   constexpr std::string_view kTemporary = ".tmp.";
@@ -73,7 +73,7 @@ bool IsOrphan(const fs::directory_entry& file) {
   std::error_code error;
   const fs::file_time_type written = file.last_write_time(error);
   if (error) return false;
-  // In a container, the next process may have the number of the last one.
+  // In a container, this process may have the number of an earlier one that left the file.
   if (process == getpid()) return written < process_start;
   return (kill(process, 0) != 0 && errno == ESRCH) ||
          written < fs::file_time_type::clock::now() - std::chrono::hours(1);
@@ -167,8 +167,8 @@ void Snapshots::Insert(std::vector<int32_t> tokens, std::shared_ptr<const Snapsh
   count_ = recent_.size();
 }
 
-// Files: NAME.state, and NAME.outputs (followed by a hash of them) if there are outputs. The
-// outputs are written first.
+// The files of a snapshot: NAME.state, and NAME.outputs (the floats, then their hash) if it has
+// outputs. NAME.outputs is written first.
 
 std::string Snapshots::NameOf(std::span<const int32_t> tokens) const {
   const uint64_t model = model_->fingerprint();
@@ -178,8 +178,8 @@ std::string Snapshots::NameOf(std::span<const int32_t> tokens) const {
   return hash.Hex();
 }
 
-// The size of the state's file is at most this. A cache grows by half where a prompt is longer than
-// the model's training texts.
+// Upper bound of the size of a state's file. A cache grows by half when it is full, so it may have
+// room for more positions than the prompt has tokens.
 size_t Snapshots::MostStateBytes(size_t tokens) const {
   constexpr size_t kHeader = 1 << 16;
   const auto length = static_cast<size_t>(model_->spec().input.max_length);
@@ -275,7 +275,7 @@ void Snapshots::Trim() {
     by_age.emplace_back(error ? fs::file_time_type::min() : time, name);
   }
   std::sort(by_age.begin(), by_age.end());
-  // Frees a tenth more than needed, so that the folder is not scanned for every new file.
+  // Frees space down to 90% of the limit, so that the folder is not scanned for every new file.
   for (const auto& [time, name] : by_age) {
     if (sum <= options_.folder_bytes * 0.9) break;
     sum -= files_[name];

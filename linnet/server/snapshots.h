@@ -1,5 +1,5 @@
 // A cache of model states and outputs after prompts, keyed by the prompts' exact tokens. A repeated
-// prompt is not read again; of a prompt with a known prefix, only the rest is read.
+// prompt is not read again; if a prompt has a known prefix, only the rest is read.
 //
 //   Snapshots snapshots(*model, {.bytes = 64e6, .folder = "snapshots"});
 //   Snapshots::Found found = snapshots.Find(prompt);        // the longest known prefix
@@ -8,9 +8,8 @@
 //
 // Bounded in bytes: the least recently used snapshots are dropped first. (The batcher, not this
 // class, applies options.from.) With a folder, snapshots survive the process: a background thread
-// writes each of them atomically, and Find() reads them on demand. Temporary files of killed
-// processes are removed at the start. Not thread-safe except for the
-// counters.
+// writes each of them atomically, and Find() reads them on demand. The constructor removes the
+// temporary files of killed processes. Not thread-safe, except for the counters.
 #ifndef LINNET_SERVER_SNAPSHOTS_H_
 #define LINNET_SERVER_SNAPSHOTS_H_
 
@@ -43,7 +42,7 @@ struct Snapshot {
 
 struct SnapshotOptions {
   double bytes = 64e6;        // of memory; 0: no snapshots
-  size_t from = 32;           // tokens; shorter prompts get none: reading them again is faster
+  size_t from = 32;           // tokens; shorter prompts get no snapshot: rereading them is faster
   std::string folder = {};    // for snapshots that survive the process; "": none
   double folder_bytes = 1e9;  // of the files in the folder
   size_t folder_from = 128;   // tokens; snapshots of shorter prefixes get no file
@@ -59,8 +58,8 @@ class Snapshots {
     size_t length = 0;  // tokens; 0: no snapshot
     std::shared_ptr<const Snapshot> snapshot;
   };
-  // Returns the whole prompt if its snapshot has outputs. Otherwise returns its longest known
-  // proper prefix whose length is a multiple of Scheduler::kPiece tokens.
+  // Returns the snapshot of the whole prompt if there is one with outputs, else that of the longest
+  // known proper prefix whose length is a multiple of Scheduler::kPiece tokens.
   Found Find(std::span<const int32_t> prompt);
 
   void Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snapshot> snapshot);

@@ -1,4 +1,4 @@
-// For tests of the server: one that runs, with a text model of random weights.
+// For tests of the server: a running server with a text model of random weights.
 //
 //   RunningServer server({.sequences = 8}, {});
 //   const httplib::Result result = server.Complete({{"prompt", "a"}});

@@ -20,10 +20,10 @@ struct DownloadableSet {
   std::vector<RemoteFile> files;     // kept as downloaded
   std::vector<std::string> mirrors;  // URLs of folders, in order of preference
   std::string next;  // suggested next command; DIR stands for the folder, without '/'
-  // For a tar archive to unpack: the folder in the archive; its files are written to the archive's
-  // own folder. Empty if linnet reads the downloaded files as they are.
+  // For a tar archive to unpack: a folder in the archive, whose files are written to the folder of
+  // the archive itself. Empty if linnet reads the downloaded files as they are.
   std::string unpack = "";
-  RemoteFile contains = {};  // a file of that folder whose checksum is verified before unpacking
+  RemoteFile contains = {};  // a file in `unpack` whose checksum is verified before unpacking
 };
 
 const std::vector<DownloadableSet>& DownloadableSets();

@@ -27,7 +27,7 @@ TEST(Downloads, EntriesAreWellFormed) {
     EXPECT_FALSE(set.mirrors.empty());
     EXPECT_THAT(set.next, HasSubstr("DIR"));
     EXPECT_FALSE(set.terms.empty());
-    bool checked = true;  // the downloaded files themselves
+    bool checked = true;  // every downloaded file has a checksum
     for (const RemoteFile& file : set.files) {
       EXPECT_THAT(file.name, MatchesRegex("[a-z0-9._-]+"));
       EXPECT_TRUE(file.size > 0 || !set.unpack.empty());
@@ -52,7 +52,7 @@ TEST(Downloads, NamesAreThoseThatTheReadersExpect) {
       EXPECT_THAT(set.next, HasSubstr("--data DIR/" + set.files[0].name + " "));
       continue;
     }
-    if (!set.unpack.empty()) continue;  // the readers find what is unpacked
+    if (!set.unpack.empty()) continue;  // the readers read the unpacked files
     TempDir dir;
     for (const RemoteFile& file : set.files) WriteFileAtomically(dir / file.name, "");
     EXPECT_TRUE(FindImageDataset(set.name).present(dir.path())) << set.name;

@@ -26,9 +26,9 @@ namespace linnet::server {
 // canceled, or an exception stopped it.
 enum class Ended : uint8_t { kDone, kFull, kCancelled, kFailed };
 
-// Several sequences that continue one prompt. The functions are called on the worker's thread,
-// except next(), which engine threads may call for several sequences at once. They must not block:
-// all running sequences wait for them.
+// Several sequences that continue one prompt. ended() is called on the worker's thread. next() and
+// begun() may be called on engine threads, next() for several sequences at once. No function may
+// block: all running sequences wait for it.
 struct Work {
   std::vector<int32_t> prompt;
   size_t sequences = 1;
@@ -36,9 +36,8 @@ struct Work {
   std::function<std::optional<int32_t>(size_t sequence, std::span<const float> outputs)> next;
   // The last call for each sequence. With kFailed, `why` is the exception's message.
   std::function<void(size_t sequence, Ended how, const std::string& why)> ended;
-  // Called once when the prompt has been read, before the first token. The prompt's first `known`
-  // tokens were not computed but taken from a reused state. May be empty. May be called on engine
-  // threads, like next().
+  // Called once when the prompt has been read, before the first next(). The prompt's first `known`
+  // tokens were not computed but taken from a reused state. The function may be empty.
   std::function<void(size_t known)> begun = {};
 };
 
@@ -103,7 +102,7 @@ struct Reply {
   bool events = false;  // server-sent events; else one JSON value
   std::shared_ptr<Pipe> pipe;
   std::shared_ptr<std::atomic<int>>
-      status;  // HTTP status of an answer that is one value; 200 unless it failed
+      status;  // HTTP status of an answer without events; 200 unless it failed
   Worker* worker = nullptr;
   uint64_t request = 0;
 };
@@ -120,7 +119,8 @@ class Endpoint {
 class Fields {
  public:
   // `names`: all fields that the object may have. Throws InputError on any other field, suggesting
-  // a name, and, beginning with `what`, if it is not an object.
+  // a similar name or listing all, and if `object` is not a JSON object, with a message that begins
+  // with `what`.
   Fields(const nlohmann::json& object, const std::vector<std::string>& names,
          const std::string& what = "the body");
 
@@ -139,13 +139,13 @@ class Fields {
 // unknown name.
 const ServedModel& Choose(const std::vector<ServedModel>& models, const Fields& fields);
 
-// Serializes JSON, with U+FFFD for invalid UTF-8: callbacks must not throw.
+// Serializes JSON. Replaces invalid UTF-8 by U+FFFD: callbacks, which use this, must not throw.
 std::string Dump(const nlohmann::ordered_json& value);
 // A server-sent event, "event: NAME\ndata: {...}\n\n"; only the data if the name is empty.
 std::string Event(std::string_view name, const nlohmann::ordered_json& data);
 
-// Temperature, top_k and top_p of a request, `otherwise` where it has none; sets `seed` to the
-// request's or to a random one.
+// Temperature, top_k and top_p of a request; a missing field has its value in `otherwise`. Sets
+// `seed` to the request's seed, or to a random one if the request has none.
 ChoiceOptions ChoiceOf(const Fields& fields, const ChoiceOptions& otherwise, uint64_t& seed);
 
 std::unique_ptr<Endpoint> MakeCompletions(std::vector<ServedModel> models,

@@ -1,6 +1,6 @@
-// A queue for the pieces of an answer, from the threads that compute them to the one that sends
-// them. Neither side waits, so a slow reader delays nobody. The queue has no limit of its own: the
-// reader looks at size().
+// A queue for the pieces of an answer, from the threads that compute them to the thread that sends
+// them. Neither side waits, so a slow client delays nobody. The queue does not limit its size: the
+// reader checks size().
 //
 //   Pipe pipe;
 //   pipe.Push("data: ...\n\n");  pipe.Close();                    // some threads
@@ -32,8 +32,8 @@ class Pipe {
     Change([&] { begun_ = closed_ = true; });
   }
 
-  // Calls `changed` now, and after each of the calls above, on its thread. After the call of
-  // Close() `changed` is destroyed.
+  // Calls `changed` now, and at the end of each Begin(), Push() and Close(), on the thread of that
+  // call. Close() destroys `changed` after calling it.
   void OnChange(std::function<void()> changed) {
     Change([&] { changed_ = std::make_shared<const std::function<void()>>(std::move(changed)); });
   }

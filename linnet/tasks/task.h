@@ -4,8 +4,9 @@
 //   const std::optional<Task> task = FindTask(model->spec().task);
 //   const Evaluation result = task->evaluate({.from = {.dir = "data/mnist"}}, engine, report);
 //
-// To add a task: write NAME/task.cc that defines `const Task kNameTask`, and add a line to list.h,
-// which also registers its training. Programs outside the library call AddTask().
+// To add a task: write NAME/task.cc, which defines `const Task kNameTask`, and train/NAME.cc, which
+// defines train::kNameTask (train/task.h); then add a line to list.h, which registers both.
+// Programs outside the library call AddTask().
 #ifndef LINNET_TASKS_TASK_H_
 #define LINNET_TASKS_TASK_H_
 
@@ -39,8 +40,8 @@ struct EvalOptions {
   uint64_t seed = 0;  // of generated test sequences
 };
 
-// First random stream of generated test sequences, far from the training streams 0, 1, 2, ... of
-// a seed.
+// Generated test sequence i uses stream kFreshStreams + i of its seed, far from the streams near 0
+// (training) and near 2^64 (validation) that a run with the same seed uses.
 inline constexpr uint64_t kFreshStreams = uint64_t{1} << 62;
 
 struct Evaluation {
@@ -58,9 +59,10 @@ struct Task {
   std::string_view name;  // as in ModelSpec::task
   std::string_view description;
 
-  // The word that the progress line shows, and the evaluation; null: the task has none. Throws
-  // InputError on missing data and on data that the model cannot read.
+  // The verb that the progress line of an evaluation shows.
   const char* evaluating = "evaluating";
+  // Evaluates a model; null: the task has no evaluation, or another function (speech/eval.h).
+  // Throws InputError on missing data and on data that the model cannot read.
   Evaluation (*evaluate)(const EvalOptions& options, Engine& engine,
                          const EvalProgress& report) = nullptr;
 
@@ -68,8 +70,9 @@ struct Task {
   // value. Null: only the name.
   TaskLines (*describe)(const ModelSpec& spec) = nullptr;
 
-  // The path of POST requests, and the endpoint for models of the task; null: cannot be served.
+  // The URL path of POST requests; null: models of the task cannot be served.
   const char* path = nullptr;
+  // Makes the endpoint at `path`; null if `path` is null.
   std::unique_ptr<server::Endpoint> (*endpoint)(std::vector<server::ServedModel> models,
                                                 const server::EndpointLimits& limits) = nullptr;
 };

@@ -193,7 +193,7 @@ double LearningRate(const TrainConfig& config, int64_t step, int64_t steps) {
 
 namespace {
 
-// The mixers' names of a pattern: "gla:2,full" is gla, gla, full.
+// The mixers' names in a pattern, one for each layer: "gla:2,full" is gla, gla, full.
 std::vector<std::string> PatternOf(const std::string& attention) {
   constexpr int kMost = 1000;
   std::vector<std::string> kinds;
@@ -214,8 +214,9 @@ std::vector<std::string> PatternOf(const std::string& attention) {
   return kinds;
 }
 
-// The options that some mixers have: name, whether it is softmax attention's, the setting and the
-// mixer's parameter, which have the same default.
+// Calls visit(name, of_softmax, setting, parameter) for each option that only some mixers have.
+// of_softmax: only softmax attention has it. The setting in `c` and the parameter in `mixer` have
+// the same default.
 template <class Config, class Visit>
 void VisitMixerOptions(Config& c, MixerSpec& mixer, const Visit& visit) {
   visit("window", true, c.window, mixer.window);
@@ -236,7 +237,7 @@ bool HasOption(const MixerInfo& info, const char* name, bool of_softmax) {
              : std::find(info.options.begin(), info.options.end(), name) != info.options.end();
 }
 
-// The mixers of a pattern of layers; none if a kind is unknown, which Validate() names.
+// The infos of mixers, one for each kind; empty if a kind is unknown (ValidateSpec() reports it).
 std::vector<MixerInfo> InfosOf(const std::vector<std::string>& kinds) {
   std::vector<MixerInfo> infos;
   const std::vector<MixerInfo> all = Mixers();
@@ -288,7 +289,8 @@ std::vector<MixerSpec> MixersOf(const TrainConfig& config, const MixerSpec& opti
   return mixers;
 }
 
-// Positions as sines of the index in some dimensions, or none: no dimensions are left for them.
+// Sets the kind of positions, and how many dimensions of the input are for values: half of them
+// (the other half, an even number, is for positions), or all if --positions is none.
 void SetPositions(const TrainConfig& config, InputSpec& input) {
   const bool none = config.positions == "none", grid = config.positions == "grid";
   if (!none && !grid && config.positions != "sequence") {
@@ -300,8 +302,8 @@ void SetPositions(const TrainConfig& config, InputSpec& input) {
   if ((config.d_model - input.value_embedding) % 2 == 1) ++input.value_embedding;
 }
 
-// Lists every layer in the pattern; the first that would read an earlier layer's values passes its
-// own on instead.
+// Expands the pattern to one mixer per layer. The first layer that would read an earlier layer's
+// values gets value_rank 0: it has none to read, and passes its own values on.
 void PassFirstValues(StackSpec& stack) {
   std::vector<MixerSpec> layers;
   bool first = true;
@@ -322,7 +324,7 @@ void DropUnusedOptions(TrainConfig& config) {
 
 bool HasShortConvolutions(const TrainConfig& config) {
   const std::vector<MixerInfo> infos = InfosOf(PatternOf(config.attention));
-  return config.short_convolution > 0 && !infos.empty() &&
+  return config.short_convolution >= std::max(config.convolution, 1) && !infos.empty() &&
          std::all_of(infos.begin(), infos.end(), [](const MixerInfo& info) {
            return HasOption(info, "short_convolution", /*of_softmax=*/false);
          });

@@ -136,10 +136,10 @@ struct TrainConfig {
 template <typename Config, typename Visit>
 void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("attention", "",
-        "mixer ('linnet info --mixers' lists all), or a pattern that is repeated up to --layers: "
-        "gated-delta-net:3,full is three layers of one and one of the other",
+        "mixer ('linnet info --mixers' lists all), or a pattern that the layers repeat: "
+        "gated-delta-net:3,full repeats three gated-delta-net layers and one full layer",
         c.attention);
-  visit("feature_map", "", "feature map of linear attention ('linnet info --mixers' lists all)",
+  visit("feature_map", "", "feature map of linear attention: elu, relu, polynomial2, rff or favor",
         c.feature_map);
   visit("features", "", "random features of rff and favor; 0: twice --query-dim", c.features);
   visit("similarity", "", "similarity of the kernel mixer: softmax, polynomial2 or rbf",
@@ -166,19 +166,21 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
         "instead of 1",
         c.negative_eigenvalues);
   visit("gate_rank", "",
-        "gla: rank of the decay's projection; rwkv7: of the output gate's, for example 64",
+        "rank of a low-rank projection: for gla, of the decay; for rwkv7, of the output gate",
         c.gate_rank);
   visit("key_heads", "",
-        "gated-delta-net, gated-delta-product, kda, ssd: heads of queries and keys; full, gla, "
-        "retention: of keys and values; a divisor of --heads; 0: --heads",
+        "number of shared heads, a divisor of --heads; 0: no sharing. gated-delta-net, "
+        "gated-delta-product, kda and ssd share queries and keys; full, gla and retention keys and "
+        "values",
         c.key_heads);
   visit("householders", "", "gated-delta-product: delta steps per position", c.householders);
   visit("decay_floor", "",
         "gla, kda: lower limit of the decay's logarithm, for example -5 for kda; 0: none",
         c.decay_floor);
   visit("lower_bound", "", "hgrn: a learned lower bound of each channel's decay", c.lower_bound);
-  visit("decay_rank", "", "rwkv7: rank of the decay's projection", c.decay_rank);
-  visit("rate_rank", "", "rwkv7: rank of the rate's projection", c.rate_rank);
+  visit("decay_rank", "", "rwkv7: rank of the projection of the decay", c.decay_rank);
+  visit("rate_rank", "", "rwkv7: rank of the projection of a, the in-context learning rate",
+        c.rate_rank);
   visit("value_rank", "",
         "rwkv7: rank of the projection by which later layers mix in the first layer's values; 0: "
         "none",
@@ -200,7 +202,7 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("embedding_norm", "", "a norm of the embeddings before the first layer", c.embedding_norm);
   visit("convolution", "",
         "width of a depthwise convolution before each layer's mixer, in positions; 0: none. "
-        "Presets have none before mixers with short convolutions",
+        "Omitted from presets if the mixers have convolutions that are at least as wide",
         c.convolution);
 }
 
@@ -211,19 +213,19 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("positions", "images",
         "position encoding: sequence (index), grid (also row and column) or none", c.positions);
   visit("positions", "text couplet copy recall",
-        "position encoding: sequence (index) or none (enough for recurrences and --rotary)",
+        "position encoding: sequence (index) or none; recurrences and --rotary do not need one",
         c.positions);
   visit("pixel_above", "images", "also give the network the byte above the predicted one",
         c.pixel_above);
   visit("stem", "images",
-        "channels of a causal stem, two masked convolutions over the bytes read; 0: none", c.stem);
-  visit("data", "images", "folder that holds the data set", c.data);
-  visit("data", "text", "file with the text", c.data);
+        "channels of two masked convolutions over the bytes above and before; 0: none", c.stem);
+  visit("data", "images", "folder that holds the data set; required", c.data);
+  visit("data", "text", "file with the text; required", c.data);
   visit("unit", "text", "token unit: byte, character, or token of a --tokenizer", c.unit);
-  visit("tokenizer", "text", "byte-pair vocabulary of the unit token: a tokenizer.json",
+  visit("tokenizer", "text", "for --unit token: a tokenizer.json with a byte-pair vocabulary",
         c.tokenizer);
-  visit("characters", "text couplet", "size of the vocabulary: the most frequent characters",
-        c.characters);
+  visit("characters", "text couplet",
+        "size of the vocabulary, which holds the most frequent characters", c.characters);
   visit("min_count", "text couplet", "characters seen fewer than N times become unknown",
         c.min_count);
   visit("context", "text", "tokens per training window", c.context);
@@ -232,18 +234,19 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("validation_windows", "text", "number of validation windows", c.validation_windows);
   visit("tied", "text couplet", "tie the weights of embedding and head", c.tied);
   visit("head_bias", "text couplet", "biases of the head", c.head_bias);
-  visit("data", "couplet", "folder with train/, and valid/ or test/ (in.txt and out.txt in each)",
-        c.data);
+  visit("data", "couplet",
+        "folder with train/, and valid/ or test/ (in.txt and out.txt in each); required", c.data);
   visit("max_length", "couplet", "maximum tokens of a couplet", c.max_length);
   visit("validation_pairs", "couplet", "number of validation pairs; 0: all", c.validation_pairs);
   visit("other_lengths", "couplet",
-        "share of updates on parts of pairs and on joined pairs, so that the model learns other "
-        "lengths than those in the data",
+        "share of updates on truncated and on joined couplets, so that the model learns lengths "
+        "that the data do not have",
         c.other_lengths);
   visit("network", "couplet", "transformer or encoder-decoder (--layers layers in each of the two)",
         c.network);
   visit("data", "speech",
-        "AN4's folder, or a manifest with one JSON object per line (docs/speech.md)", c.data);
+        "AN4's folder, or a manifest with one JSON object per line (docs/speech.md); required",
+        c.data);
   visit("validation", "speech",
         "manifest for validation; not for AN4, where eight training speakers are held out",
         c.validation);
@@ -254,7 +257,8 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("bands", "speech", "bands of the mel filterbank", c.bands);
   visit("stack", "speech", "width of a position's window, in frames of 10 ms", c.stack);
   visit("stride", "speech", "frames from one position to the next", c.stride);
-  visit("lookahead", "speech", "frames of a position's window after the end of its stride",
+  visit("lookahead", "speech",
+        "frames of the --stack window that lie after the position's own --stride frames",
         c.lookahead);
   visit("normalize", "speech",
         "statistics that normalize bands to mean 0, deviation 1: utterance or corpus", c.normalize);
@@ -272,12 +276,13 @@ void VisitTaskFields(Config& c, const Visit& visit) {
         c.time_mask_share);
   visit("dataset", "images", "name of the data set; empty: detected from its files", c.dataset);
   visit("train_images", "images", "number of training images; 0: all", c.train_images);
-  visit("validation_images", "images", "number of test images for validation; 0: all",
-        c.validation_images);
+  visit("validation_images", "images",
+        "number of images of the test set that validate the training; 0: all", c.validation_images);
   visit("max_length", "copy", "sequences are shorter than N tokens", c.max_length);
-  visit("max_length", "recall", "tokens of a sequence: 4 for each pair", c.max_length);
+  visit("max_length", "recall", "length of a sequence, in tokens: 4 for each key-value pair",
+        c.max_length);
   visit("symbols", "copy", "number of different tokens to copy", c.symbols);
-  visit("symbols", "recall", "number of different keys, and of values", c.symbols);
+  visit("symbols", "recall", "number of different keys; as many different values", c.symbols);
 }
 
 // Updates: batches, optimizer, learning rate, regularization, precision.
@@ -285,17 +290,18 @@ template <typename Config, typename Visit>
 void VisitUpdateFields(Config& c, const Visit& visit) {
   visit("batch", "", "sequences per update", c.batch);
   visit("accumulate", "", "process each batch in N parts, for less memory", c.accumulate);
-  visit("steps", "", "number of updates; 0: as many as --epochs gives", c.steps);
+  visit("steps", "", "number of updates; 0: as many as --epochs gives, for tasks with a data set",
+        c.steps);
   visit("epochs", "images text couplet speech", "passes over the training data", c.epochs);
   visit("optimizer", "", "optimizer: radam or adam", c.optimizer);
   visit("beta2", "", "optimizer: decay of the average of squared gradients", c.beta2);
   visit("lr", "", "learning rate", c.lr);
-  visit("lr_warmup", "", "linear warm-up, in updates", c.lr_warmup);
+  visit("lr_warmup", "", "length of the linear warm-up, in updates", c.lr_warmup);
   visit("lr_drop_at", "", "multiply the rate by --lr-drop-factor from update N on; 0: never",
         c.lr_drop_at);
   visit("lr_drop_factor", "", "see --lr-drop-at", c.lr_drop_factor);
   visit("lr_decay", "",
-        "lower the rate to zero over the last N updates; more than --steps: over all", c.lr_decay);
+        "lower the rate to zero over the last N updates (at most all of them); 0: off", c.lr_decay);
   visit("lr_decay_form", "", "form of --lr-decay: linear or cosine", c.lr_decay_form);
   visit("lr_patience", "",
         "multiply the rate by --lr-patience-factor after N validations without an improvement; "
@@ -322,7 +328,7 @@ template <typename Config, typename Visit>
 void VisitRunFields(Config& c, const Visit& visit) {
   visit("seed", "", "random seed of weights, data order and dropout", c.seed);
   visit("init", "", "model with the initial weights; its mixer may differ", c.init);
-  visit("out", "", "folder for checkpoints, metrics.jsonl and config.json", c.out);
+  visit("out", "", "folder for checkpoints, metrics.jsonl and config.json; required", c.out);
   visit("device", "", "cpu, or cuda if this libtorch supports it", c.device);
   visit("cuda_graph", "images", "replay updates as a CUDA graph; faster for small models on a GPU",
         c.cuda_graph);
@@ -341,7 +347,7 @@ void VisitFields(Config& c, const Visit& visit) {
 }
 
 // Settings that had another name in version 0.1. Files and flags may still use the former name;
-// FormerNames() returns those of a setting.
+// FormerNames() returns the former names of a setting.
 struct FormerName {
   const char *former, *name;
 };
@@ -354,8 +360,9 @@ bool Takes(const std::string& tasks, const std::string& task);
 
 std::string ToJson(const TrainConfig& config);
 
-// Sets the fields named in a JSON object. Throws InputError, beginning with `where`, on unknown
-// fields and wrong types, and if the JSON is for another task than `config.task`.
+// Sets the fields named in a JSON object. Throws InputError, with a message that begins with
+// `where`, on unknown fields and wrong types, and if the JSON is for another task than
+// `config.task`.
 void ApplyJson(const std::string& json, const std::string& where, TrainConfig& config);
 
 // Throws InputError on invalid values.
@@ -367,15 +374,16 @@ void ValidateSpec(const ModelSpec& spec);
 // The learning rate of update `step` (from 0) of `steps`.
 double LearningRate(const TrainConfig& config, int64_t step, int64_t steps);
 
-// A spec with the network's fields (sizes, mixer, activation), derived sizes filled in; the fields
-// of a task are left to it. Throws InputError, naming the flag, on an unknown name.
+// A spec with the network's fields (sizes, mixers, activation) and with derived sizes filled in.
+// The task sets its own fields. Throws InputError, naming the flag, on an unknown name.
 ModelSpec BaseSpec(const TrainConfig& config);
 
-// Sets options of mixers that no layer of --attention has back to their defaults; BaseSpec()
-// refuses them.
+// Resets to their defaults the mixer options that no layer of --attention has. BaseSpec() throws
+// InputError if one of them is set.
 void DropUnusedOptions(TrainConfig& config);
 
-// Whether every layer's mixer has convolutions of its queries, keys and values.
+// Whether every layer's mixer has convolutions of its queries, keys and values that are at least as
+// wide as --convolution.
 bool HasShortConvolutions(const TrainConfig& config);
 
 }  // namespace linnet::train

@@ -49,7 +49,7 @@ TEST(TrainConfig, JsonRoundTrip) {
   read.task = "copy";
   ApplyJson(ToJson(config), "test", read);
   EXPECT_EQ(ToJson(read), ToJson(config));
-  EXPECT_THROW(ApplyJson("{\"data\": \"x\"}", "test", read), Error);  // a setting of images
+  EXPECT_THROW(ApplyJson("{\"data\": \"x\"}", "test", read), Error);  // not a setting of copy
 }
 
 TEST(TrainConfig, KnowsTheNamesOfVersion01) {

@@ -89,8 +89,8 @@ class CoupletTask : public Task {
       epoch_ = epoch;
     }
     const uint32_t* chosen = order_.data() + in_epoch * config_.batch;
-    // Streams other than those of the order, which are numbered by epochs. All examples of an
-    // update have the same number of pieces, so that the batch has little padding.
+    // These streams begin at 2^40, because the order's streams are numbered by epochs. All examples
+    // of an update have the same number of pieces, so that the batch has little padding.
     Philox rng(config_.seed, (uint64_t{1} << 40) + static_cast<uint64_t>(step));
     static constexpr size_t kPieces[] = {1, 1, 2, 2, 2, 2, 3, kMostPieces};
     const bool whole = rng.Uniform() >= config_.other_lengths;

@@ -36,8 +36,9 @@ bool ByChannel(const MixerSpec& mixer) {
   return gated != nullptr && gated(mixer).by_channel();
 }
 
-// A tensor's name in a model whose mixer of that layer is `from`, given its name where it is `to`:
-// "transformer.layers.3.attention.q_proj.weight" is "...query_projection.weight" for `from` = full.
+// Translates a tensor's name in a layer with the mixer `to` to its name in a layer with the mixer
+// `from`: for `from` = full, "transformer.layers.3.attention.q_proj.weight" becomes
+// "...query_projection.weight".
 std::string NameIn(const MixerSpec& from, const MixerSpec& to, const std::string& name) {
   const std::vector<ProjectionInfo> of_from = MixerProjections(from), of_to = MixerProjections(to);
   std::vector<std::pair<std::string, std::string>> names = {
@@ -180,7 +181,7 @@ class Matching {
       if (losses.size() == result_.layers.size()) return;
       const int layer = static_cast<int>(i);
       auto &given = Layer(*given_, layer), &own = Layer(*model_, layer);
-      if (result_.layers[losses.size()] != layer) {  // it stays; later layers may read its values
+      if (result_.layers[losses.size()] != layer) {  // unchanged; later layers may read its values
         if (given.attention->carries()) given.Attended(x, mask, &given_carried);
         if (own.attention->carries()) own.Attended(x, mask, &carried);
         return;

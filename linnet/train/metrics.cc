@@ -23,7 +23,8 @@ std::string Show(const std::string& name, double value) {
   } else if (name == "phone_error_rate") {
     std::snprintf(text, sizeof(text), "%.2f%% of phones wrong", 100 * value);
   } else if (name == "skipped") {
-    std::snprintf(text, sizeof(text), "%.2g skipped (too short for their phones)", value);
+    std::snprintf(text, sizeof(text), "%.2g utterances skipped (too short for their phones)",
+                  value);
   } else {
     std::snprintf(text, sizeof(text), "%s %.4f", name.c_str(), value);
   }

@@ -164,7 +164,7 @@ RunProgress LoadRunState(const std::string& path, const std::string& model_path,
   LoadTensors(file, path, tensors);
   tensors.optimizer.set_steps(progress.step);
   LoadRandomState(file, path, "rng", torch::kCPU);
-  // A run that was on the CPU until now has no random state of this device.
+  // The state file of a run on the CPU has no random state for this device.
   if (!tensors.device.is_cpu() && file.Find("rng_device") != nullptr) {
     LoadRandomState(file, path, "rng_device", tensors.device);
   }

@@ -234,7 +234,7 @@ class SpeechTask : public Task {
   }
 
   // Reads an utterance at each speed into `example`, and its duration into `seconds`. Returns the
-  // reason if it cannot be used, else "".
+  // reason if the utterance cannot be used, else "".
   std::string ReadExample(const Utterance& utterance, const std::vector<double>& speeds,
                           Filterbank& bank, Example& example, double& seconds) const {
     example.id = utterance.id;
@@ -337,7 +337,7 @@ class SpeechTask : public Task {
     epoch_ = epoch;
   }
 
-  // SpecAugment (Park et al., 2019): sets ranges of bands and of frames to their mean, which is 0.
+  // SpecAugment (Park et al., 2019): sets ranges of bands and of frames to 0, the normalized mean.
   void Mask(std::vector<float>& frames, Philox& rng) const {
     const size_t count = frames.size() / bands_;
     const auto range = [&](size_t whole, size_t most) {

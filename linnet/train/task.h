@@ -33,7 +33,7 @@ using Metrics = std::vector<std::pair<std::string, double>>;
 // for all work queued before it.
 using DeviceMetrics = std::vector<std::pair<std::string, torch::Tensor>>;
 
-// Reads all numbers, waiting once.
+// Reads all numbers, waiting for the device once.
 Metrics Read(const DeviceMetrics& metrics);
 
 // Copies `host` to `device`. A copy to a GPU is asynchronous, in order with other work there.
@@ -73,7 +73,7 @@ class Task {
   // returns no tensors.
   virtual std::vector<torch::Tensor> BatchTensors(int64_t) { return {}; }
   virtual StepLoss LossOf(nn::Network&, const std::vector<torch::Tensor>&) { return {}; }
-  // Validates the model. The first metric must be one where less is better: --lr-patience uses it.
+  // Validates the model. Lower values of the first metric must be better: --lr-patience uses it.
   virtual Metrics Validate(nn::Network& model) = 0;
   // A short description of the training data.
   virtual std::string Data() const = 0;

@@ -106,8 +106,8 @@ class TextTask : public Task {
     return Vocabulary::OfTokenizer(ReadFile(config.tokenizer), /*end=*/-1, config.tokenizer);
   }
 
-  // The last token of those that begin a text, then up to `most` tokens from `begin` on, so that
-  // models learn to begin a text.
+  // The last token of begin_, then up to `most` tokens from index `begin` on. So each window starts
+  // like a text, and models learn to begin a text.
   std::vector<int32_t> Piece(const std::vector<int32_t>& tokens, size_t begin, size_t most) const {
     const size_t end = std::min(tokens.size(), begin + most);
     std::vector<int32_t> piece = {begin_.back()};
@@ -118,7 +118,7 @@ class TextTask : public Task {
 
   TrainConfig config_;
   TextSpec text_;
-  std::vector<int32_t> begin_;  // the tokens that begin a text
+  std::vector<int32_t> begin_;  // the tokens that a model reads before a text
   std::vector<int32_t> train_, validation_;
 };
 

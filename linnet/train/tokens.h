@@ -30,8 +30,8 @@ struct TokenLoss {
 // the separator, which has index counted - 1.
 TokenLoss Evaluate(nn::Network& network, std::span<const TokenSequence> sequences);
 
-// BaseSpec() with the vocabulary of `text`, its head, and sinusoidal positions added to the
-// embeddings.
+// BaseSpec() with the vocabulary of `text`, a categorical head over it, and sinusoidal positions
+// (if the config has any) added to the embeddings.
 ModelSpec TextModelSpec(const TrainConfig& config, const TextSpec& text, int64_t max_length);
 
 }  // namespace linnet::train

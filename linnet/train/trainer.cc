@@ -269,8 +269,8 @@ class Run {
   }
 
   // Computes the loss of each part of the next update's batch, and its gradients if `backward`.
-  // Returns the sums of the parts' metrics and tokens, without a value. Throws an error that says
-  // "`at` step `step`" if a loss is not finite; on a GPU, only if `backward` is false.
+  // Returns the sums of the parts' metrics and tokens; StepLoss::value stays empty. Throws an error
+  // that says "`at` step `step`" if a loss is not finite; on a GPU, only if `backward` is false.
   StepLoss BatchLoss(bool backward, const char* at, int64_t step) {
     StepLoss total;
     for (Part part{0, config_.accumulate}; part.index < part.count; ++part.index) {
@@ -377,7 +377,7 @@ class Run {
     return progress_.step > 0 ? StrCat(text, "; from step ", progress_.step) : text;
   }
 
-  // Returns a remark if the first metric of an earlier validation was better (less), else "".
+  // Returns a remark if the first metric was better (lower) in an earlier validation, else "".
   std::string Worse(const std::string& name, double value) {
     if (value <= best_) {
       if (value < best_) best_step_ = progress_.step;
@@ -507,8 +507,8 @@ class Run {
   std::vector<torch::Tensor> parameters_, averages_;  // averages_: empty without --ema
   std::unique_ptr<nn::Optimizer> optimizer_;
   std::optional<UpdateGraph> graph_;   // with --cuda-graph
-  std::vector<torch::Tensor> inputs_;  // of graph_
-  StepLoss recorded_;                  // of graph_
+  std::vector<torch::Tensor> inputs_;  // the batch that graph_ reads
+  StepLoss recorded_;                  // the loss that graph_ writes
   RunProgress progress_;
   int64_t steps_ = 0, saved_step_ = -1;
   double aside_ = 0;

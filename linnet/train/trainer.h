@@ -9,9 +9,9 @@
 //   metrics.jsonl       one record every log_every updates, and one per validation
 //   model.safetensors   the model (model/checkpoint.h)
 //   state.safetensors   the state to resume from: weights, moments, random state, progress
-// A resumed run ends with the weights of an uninterrupted one, bit for bit, with the same number of
-// threads. Resuming reads state.safetensors alone, so a run killed between writing the last two
-// files loses nothing.
+// With the same number of threads, a resumed run ends with the weights of an uninterrupted one, bit
+// for bit. Resuming reads state.safetensors alone, so a run killed after writing it, but before
+// writing model.safetensors, loses nothing.
 #ifndef LINNET_TRAIN_TRAINER_H_
 #define LINNET_TRAIN_TRAINER_H_
 
@@ -41,8 +41,8 @@ struct TrainResult {
 // Starts a run (resume = false; throws InputError if the folder already holds a run or a model) or
 // continues the folder's run (resume = true; throws InputError if there is none). Throws
 // RuntimeError if the loss or a gradient is not finite, naming the last good checkpoint, or if the
-// disk is full. A checkpoint is written only if the next loss is finite, so the last one is always
-// good.
+// disk is full. A checkpoint is written only if the next loss is finite, so the last checkpoint is
+// always good.
 TrainResult Train(const TaskInfo& task, const TrainConfig& config, bool resume,
                   const TrainHooks& hooks);
 

@@ -20,7 +20,7 @@ struct UpdateGraph::Impl {
 };
 
 UpdateGraph::UpdateGraph() : impl_(std::make_unique<Impl>()) {
-  torch::cuda::synchronize();  // for earlier work on the previous stream
+  torch::cuda::synchronize();  // waits for earlier work on the previous stream
   c10::cuda::setCurrentCUDAStream(c10::cuda::getStreamFromPool());
 }
 

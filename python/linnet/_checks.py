@@ -107,7 +107,7 @@ def images(value: Any, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def floats(value: Any, name: str) -> np.ndarray:
-    """At least one number in one dimension, as float32."""
+    """A one-dimensional array of at least one number, as float32."""
     array = _array(value, name)
     if not np.issubdtype(array.dtype, np.floating):
         raise InputError(f"{name} must be floating-point numbers, not {array.dtype}")

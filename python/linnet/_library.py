@@ -186,7 +186,7 @@ def _free(free: Callable[[int], None], pointer: int, process: Optional[int]) -> 
 
 
 class Handle:
-    """Owns an object of the library, and frees it with this object. An argument of the library's functions.
+    """Owns an object of the library and frees it when this handle is collected. The library's functions take handles.
 
     with_threads: the object has threads. Then a forked process, which has none of them, does not free it.
     """
@@ -212,7 +212,8 @@ def interruptible(work: Callable[[Optional[Callable[[], bool]]], T]) -> T:
     """Returns work(cancelled). In the main thread, Ctrl-C interrupts it; in other threads, cancelled is None.
 
     Python handles signals only in the main thread, and not during a call of the library. So the main thread waits, and
-    another runs `work`. After a Ctrl-C, cancelled() is true; `work` ends in the background as soon as it looks.
+    another runs `work`. After a Ctrl-C, cancelled() is true, and `work` ends in the background when it next calls
+    cancelled().
     """
     if threading.current_thread() is not threading.main_thread():
         return work(None)

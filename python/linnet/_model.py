@@ -84,7 +84,7 @@ class Model:
 
     @property
     def task(self) -> str:
-        """"images", "text", "couplet", "speech" or "copy"."""
+        """The name of the task: "images", "text", "couplet", "speech" or another."""
         return self._task
 
     @property
@@ -198,9 +198,9 @@ class Model:
                first_stream: int = 0, reference_scale: bool = False) -> np.ndarray:
         """Draws new images: uint8 [count, *image_shape].
 
-        temperature: above 0; below 1, closer to the most likely image. batch: images drawn together; they do not
-        depend on it. first_stream: image i draws from stream first_stream + i of the seed. reference_scale: wider
-        logistics, as fast-transformers has them.
+        temperature: above 0; 1 is the trained density, near 0 each byte is the mean of its most likely component.
+        batch: images drawn together; does not change them. first_stream: image i draws from stream first_stream + i
+        of the seed. reference_scale: scales of the logistics as in fast-transformers, elu(s) + 1.0001 for exp(s).
         """
         shape = self._image_shape_of("sample")
         number = _checks.integer(count, "count", 1, 10**9)
@@ -311,7 +311,7 @@ class Model:
         return b"".join(pieces).decode()
 
     def log_likelihood(self, text: str) -> float:
-        """The sum of log p of the text's tokens, in nats, each given the beginning of the text and all before it."""
+        """The sum of log p of the text's tokens, in nats, each given the start of a text and all earlier tokens."""
         encoded = _checks.text(text, "text")
         nats = ctypes.c_double()
 
@@ -328,7 +328,7 @@ class Model:
 
     @property
     def unit(self) -> str:
-        """What the tokens of a text are: "byte", "character", or "token" of a byte-pair vocabulary. "" without text."""
+        """The unit of text tokens: "byte", "character", or "token" (of byte pairs); "" if the model has no text."""
         return library.model_unit(self._open_handle()).decode()
 
     def decode(self, tokens: Any) -> str:
@@ -339,7 +339,7 @@ class Model:
         return self._decode(given).decode(errors="linnet.each_byte")
 
     def _encode(self, text: bytes, prompt: bool = False) -> np.ndarray:
-        """With prompt: after the tokens that begin a text."""
+        """The tokens of a text; with `prompt`, the tokens that begin a text come first."""
         encode = library.encode_prompt if prompt else library.encode
         handle, count = self._open_handle(), ctypes.c_size_t()
         check(encode(handle, text, len(text), None, 0, ctypes.byref(count)))
@@ -370,7 +370,7 @@ class Model:
 
     def couplets(self, first: str, candidates: int = 5, *, beam: int = 16, temperature: float = 1.0, top_k: int = 0,
                  top_p: float = 1.0, seed: Optional[int] = None, rules: bool = True) -> list[Couplet]:
-        """Second lines for a first line, the most likely first; possibly fewer than `candidates`.
+        """Second lines for a first line, in order of decreasing probability; possibly fewer than `candidates`.
 
         beam: width of the beam search, and the maximum number of lines that it finds. 0: each line is drawn, with
         temperature, top_k, top_p and seed. rules: False, with a beam of 0, draws lines without the rules of couplets.

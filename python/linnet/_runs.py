@@ -19,9 +19,9 @@ from ._errors import InputError
 class Run:
     """A training run.
 
-    metrics: an array for each column of metrics.jsonl, of one length, one entry per record. "step" is int64; all
-    others are float64, with NaN where a record lacks the metric. "seconds" is the training time. Metrics of the
-    validation begin with "validation_".
+    metrics: one array per metric of metrics.jsonl, with one entry per record. "step" is int64; all others are
+    float64, with NaN where a record lacks the metric. "seconds" is the training time. Metrics of the validation
+    begin with "validation_".
     settings: the run's config.json; {} if it has none.
     """
 

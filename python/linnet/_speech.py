@@ -28,7 +28,7 @@ def check_rate(rate: Any, model: Model) -> None:
 
 
 def phones_of(transcript: Union[Handle, int], first: int = 0) -> list[Phone]:
-    """The phones of a transcript of the library, from one on."""
+    """The phones of a transcript of the library, from index `first` on."""
     return [Phone(library.transcript_phone(transcript, i).decode(), library.transcript_start(transcript, i),
                   library.transcript_probability(transcript, i))
             for i in range(first, library.transcript_count(transcript))]

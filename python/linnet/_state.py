@@ -146,7 +146,7 @@ class State:
 
 @contextlib.contextmanager
 def _both(first: State, second: State) -> Iterator[None]:
-    """Locks two states, in one order for all threads."""
+    """Locks two states, in the same order in every thread."""
     a, b = sorted((first, second), key=id)
     with a._lock, b._lock:
         yield

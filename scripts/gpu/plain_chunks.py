@@ -3,8 +3,8 @@
 
     scripts/gpu/plain_chunks.py [--batch 16] [--heads 8] [--n 4096] [--dim 32] [--precision bf16]
 
-The form of libraries that have no kernel: products within chunks of 64 positions, and a running
-sum of the chunks' states between them. Prints JSON records like those of `linnet bench
+Libraries without a kernel compute it in this form: products within chunks of 64 positions, and a
+running sum of the chunks' states between them. Prints JSON records like those of `linnet bench
 causal-linear --device cuda`: milliseconds of forward, and of forward and backward.
 """
 

@@ -12,7 +12,7 @@
 #define IMAGES "tests/checkpoints/images-causal-linear.safetensors"
 #define CHARACTERS "tests/checkpoints/text-character-tied-full.safetensors"
 
-enum { WIDTH = 259, MOST = 16 }; /* outputs of TEXT; tokens of a test */
+enum { WIDTH = 259, MOST = 16 }; /* outputs of TEXT per position; largest batch of a step */
 
 static const char* folder;
 
@@ -45,9 +45,10 @@ static void test_errors(void) {
   CHECK(linnet_last_status() == LINNET_OK && linnet_last_error()[0] == '\0');
   CHECK(strncmp(linnet_version(), "0.", 2) == 0);
   CHECK_FAILS(linnet_model_open(NULL, NULL) == NULL, LINNET_ERROR_INPUT, "path is NULL");
+  /* linnet_version() and linnet_model_free() keep the last error. */
   CHECK(linnet_version() != NULL);
   linnet_model_free(NULL);
-  check_last(LINNET_ERROR_INPUT, "path is NULL", __FILE__, __LINE__); /* these two change nothing */
+  check_last(LINNET_ERROR_INPUT, "path is NULL", __FILE__, __LINE__);
   CHECK_FAILS(linnet_model_open("/nowhere", NULL) == NULL, LINNET_ERROR_INPUT, "/nowhere");
   CHECK_FAILS(linnet_model_open("README.md", NULL) == NULL, LINNET_ERROR_INPUT, "README.md");
   CHECK_FAILS(linnet_model_open(TEXT, "int4") == NULL, LINNET_ERROR_INPUT, "int4");
@@ -158,7 +159,7 @@ static void test_memory(void) {
   memset(bytes, 0xff, size);
   free(bytes);
   linnet_engine *own = linnet_engine_new(model, 1), *other = open_engine(TEXT, 1);
-  linnet_model_free(model); /* the engine keeps it */
+  linnet_model_free(model); /* the engine keeps the model */
   const int32_t tokens[3] = {0, 75, 76};
   float *a = floats(WIDTH), *b = floats(WIDTH);
   CHECK_OK(linnet_whole(own, tokens, 1, 3, a) == LINNET_OK);
@@ -286,7 +287,7 @@ static void test_states(linnet_engine* engine) {
   step_all(engine, chosen, out);
   for (size_t i = 0; i < 3; ++i) CHECK(same(out + i * WIDTH, first + order[i] * WIDTH, WIDTH));
 
-  /* `one` is the second sequence, three tokens later. */
+  /* `one` has read the same tokens as the second sequence of `state`. */
   linnet_state *one = linnet_state_new(engine, 1), *both = linnet_state_new(engine, 1);
   CHECK_OK(linnet_prefix(engine, one, tokens + 3, 3, NULL) == LINNET_OK);
   CHECK_OK(linnet_state_append(both, one) == LINNET_OK && linnet_state_batch(both) == 2);
@@ -432,7 +433,7 @@ static void test_choose(void) {
   sampling.temperature = 0;
   CHECK_OK(linnet_choose(logits, 4, &sampling, 0, &token) == LINNET_OK && token == 1);
 
-  /* Draws follow the probabilities, and depend on nothing but seed, stream and number. */
+  /* Draws follow the probabilities; they depend on seed, stream and the draw's number only. */
   enum { DRAWS = 20000 };
   double sum = 0;
   for (size_t i = 0; i < 4; ++i) sum += exp((double)logits[i]);
@@ -467,7 +468,7 @@ static void test_choose(void) {
   STATE_FAILS(linnet_choose(logits, 4, &sampling, 0, &token), "temperature");
 }
 
-/* Structs of other versions: larger ones are fine while their unknown fields are zero. */
+/* A larger struct, of a later version, is accepted if its unknown fields are zero. */
 static void test_struct_sizes(void) {
   const float logits[2] = {0, 1};
   struct {

@@ -12,7 +12,7 @@
 
 enum { RATE = 16000, SAMPLES = 2 * RATE };
 
-/* Two seconds of buzzes at changing pitches with noise between them. */
+/* Two seconds of buzzes at changing pitches, with low noise. */
 static float* make_sound(void) {
   float* samples = floats(SAMPLES);
   unsigned noise = 1;
@@ -48,14 +48,14 @@ static void test_whole(const float* sound) {
   CHECK_FAILS(linnet_transcript_start(a, count) == 0, LINNET_ERROR_INPUT, "no phone");
   CHECK_FAILS(linnet_transcript_probability(a, count) == 0, LINNET_ERROR_INPUT, "no phone");
   linnet_transcript_free(a), linnet_transcript_free(b);
-  a = linnet_transcribe(one, sound, SAMPLES, 8); /* another beam of the same engine */
+  a = linnet_transcribe(one, sound, SAMPLES, 8); /* the same engine, a beam of 8 */
   CHECK_OK(a != NULL && linnet_transcript_count(a) > 0);
   linnet_transcript_free(a);
   linnet_transcript_free(NULL);
   linnet_engine_free(one), linnet_engine_free(two);
 }
 
-/* A stream recognizes the phones of the whole recording, some of them before its end. */
+/* A stream gives the phones of the whole recording, the first of them before its middle. */
 static void test_stream(const float* sound) {
   linnet_engine* engine = open_engine(CAUSAL, 1);
   linnet_transcript* whole = linnet_transcribe(engine, sound, SAMPLES, 1);
@@ -78,7 +78,7 @@ static void test_stream(const float* sound) {
   CHECK_OK(linnet_transcriber_finish(stream) == LINNET_OK);
   const size_t count = linnet_transcript_count(whole);
   CHECK_OK(count > 0 && linnet_transcript_count(heard) == count);
-  CHECK(first == linnet_transcript_phone(heard, 0)); /* names stay in place */
+  CHECK(first == linnet_transcript_phone(heard, 0)); /* the pointer to a name stays valid */
   CHECK_OK(linnet_transcript_seconds(heard) == 2);
   for (size_t i = 0; i < count; ++i) {
     CHECK(strcmp(linnet_transcript_phone(whole, i), linnet_transcript_phone(heard, i)) == 0);
@@ -115,7 +115,7 @@ static void test_errors(const float* sound) {
   STATUS_FAILS(linnet_transcriber_accept(stream, NULL, 1), LINNET_ERROR_INPUT, "samples is NULL");
   STATUS_FAILS(linnet_transcriber_accept(stream, bad, 2), LINNET_ERROR_INPUT, "sample 1");
   STATUS_FAILS(linnet_transcriber_finish(NULL), LINNET_ERROR_INPUT, "is NULL");
-  CHECK_OK(linnet_transcriber_finish(stream) == LINNET_OK); /* of no audio */
+  CHECK_OK(linnet_transcriber_finish(stream) == LINNET_OK); /* without any audio */
   linnet_transcriber_free(stream);
   linnet_engine_free(engine), linnet_engine_free(whole), linnet_engine_free(text);
 }
@@ -131,7 +131,7 @@ int main(void) {
 
 #else
 
-/* A library without speech says so. */
+/* A library built without speech reports LINNET_ERROR_UNSUPPORTED. */
 int main(void) {
   const float sound[1] = {0};
   linnet_engine* engine = open_engine(CAUSAL, 1);

@@ -58,7 +58,7 @@ static void test_sampling_images(void) {
   options.seed = 1;
   CHECK_OK(linnet_sample_images(engine, 1, &options, other) == LINNET_OK);
   CHECK(memcmp(images + 3 * PIXELS, other, PIXELS) != 0);
-  /* Cancelled after the first batch. */
+  /* Canceled after the first batch. */
   linnet_image_options_init(&options, sizeof options);
   memset(&progress, 0, sizeof progress);
   progress.stop_after = 1;
@@ -120,7 +120,7 @@ static void test_image_errors(void) {
   STATUS_FAILS(linnet_sample_images(engine, 1, NULL, NULL), "pixels is NULL");
   STATUS_FAILS(linnet_sample_images(engine, SIZE_MAX / 2, NULL, pixels), "smaller");
   STATUS_FAILS(linnet_sample_images(text, 1, NULL, pixels), "not of images");
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they abort instead */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* sanitizers abort */
   CHECK_FAILS(
       linnet_sample_images(engine, SIZE_MAX / 32 / PIXELS, NULL, pixels) == LINNET_ERROR_MEMORY,
       LINNET_ERROR_MEMORY, "out of memory");
@@ -195,7 +195,7 @@ static void test_writing(void) {
   CHECK(length >= TOKENS && written.bytes == length);
   CHECK(memcmp(written.text, expected, length) == 0);
 
-  /* A stop string ends the text before it; the reader ends it after a piece. */
+  /* The text ends before a stop string, or after any piece, if the reader says so. */
   const char stop[2] = {expected[length / 2], '\0'};
   const char* const stops[2] = {"never written", stop};
   const size_t before = (size_t)(strchr(expected, stop[0]) - expected);
@@ -250,7 +250,7 @@ static void test_text_errors(void) {
   linnet_engine_free(engine), linnet_engine_free(images);
 }
 
-/* Sum of -log p of tokens from `first` on, from the outputs of all positions. */
+/* Sum of -log p of tokens[first] to the last, computed from the outputs of all positions. */
 static double expected_nats(linnet_engine* engine, const int32_t* tokens, size_t count,
                             size_t first) {
   float* outputs = floats(count * WIDTH);

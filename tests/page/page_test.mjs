@@ -12,8 +12,8 @@ const axe = readFileSync(load('axe-core').resolve('axe-core'), 'utf8');
 const server = await serve([process.argv[3] ?? 'models/couplet.safetensors']);
 const browser = await browserType.launch({ executablePath, args: ['--no-sandbox'] });
 
-// Opens a page with these settings. Any error in it, and any request to another server, fails the
-// test.
+// Opens the page in a browser context with these options. page.faults lists the page's errors and
+// its requests to other servers.
 async function open(options = {}) {
   const context = await browser.newContext({ locale: 'en-GB', bypassCSP: true, ...options });
   await context.grantPermissions(['clipboard-read', 'clipboard-write']);

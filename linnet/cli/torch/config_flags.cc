@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "linnet/error.h"
+
 namespace linnet {
 
 using train::TrainConfig;
@@ -14,16 +16,18 @@ std::string FlagName(std::string field) {
   return "--" + field;
 }
 
-void ConfigFlags::Add(CLI::App& app, const TrainConfig& defaults, Chosen chosen) {
-  values_ = defaults;
+void ConfigFlags::Add(CLI::App& app, const TrainConfig* defaults, Chosen chosen) {
+  if (defaults != nullptr) values_ = *defaults;
   chosen_ = std::move(chosen);
   const auto add = [&](const char* name, const std::string& tasks, const char* help, auto& field) {
     if (!chosen_(name, tasks)) return;
     if constexpr (std::is_same_v<std::decay_t<decltype(field)>, bool>) {
-      app.add_flag(FlagName(name) + ",!" + FlagName("no_" + std::string(name)), field, help);
+      const char* usual = defaults == nullptr ? "" : field ? " (default: on)" : " (default: off)";
+      app.add_flag(FlagName(name) + ",!" + FlagName("no_" + std::string(name)), field,
+                   StrCat(help, usual));
     } else {
       CLI::Option* option = app.add_option(FlagName(name), field, help);
-      option->capture_default_str();
+      if (defaults != nullptr) option->capture_default_str();
       for (const char* former : train::FormerNames(name)) {
         app.add_option(FlagName(former), field)->group("");  // not in --help
       }
@@ -33,7 +37,14 @@ void ConfigFlags::Add(CLI::App& app, const TrainConfig& defaults, Chosen chosen)
       }
     }
   };
-  VisitFields(values_, add);
+  app.option_defaults()->group("Run");
+  VisitRunFields(values_, add);
+  app.option_defaults()->group("Data and task");
+  VisitTaskFields(values_, add);
+  app.option_defaults()->group("Updates");
+  VisitUpdateFields(values_, add);
+  app.option_defaults()->group("Network");
+  VisitNetworkFields(values_, add);
 }
 
 void ConfigFlags::Apply(const CLI::App& app, TrainConfig& config) const {

@@ -17,12 +17,12 @@ namespace linnet {
 
 class ConfigFlags {
  public:
-  // Whether a verb has the flag of a field, by the field's name and tasks (VisitFields()).
+  // Whether a verb has a flag for the field with this name and these tasks (see VisitFields()).
   using Chosen = std::function<bool(const std::string& name, const std::string& tasks)>;
 
-  // Adds a flag for each chosen field, with `defaults` for the help. Call once; this object must
-  // outlive the app.
-  void Add(CLI::App& app, const train::TrainConfig& defaults, Chosen chosen);
+  // Adds a flag for each chosen field. --help shows the values of `defaults`, unless it is null.
+  // Call it once; this object must outlive the app.
+  void Add(CLI::App& app, const train::TrainConfig* defaults, Chosen chosen);
   // Sets the fields whose flags are on the command line; all others keep their values.
   void Apply(const CLI::App& app, train::TrainConfig& config) const;
 

@@ -1,5 +1,5 @@
-// linnet linearize: another kind of attention for a trained model, by matching the attention's
-// outputs and a short training.
+// linnet linearize: gives a trained model another kind of attention. Each new attention first
+// learns the outputs of the one that it replaces; then the whole model is trained briefly.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -37,7 +37,8 @@ struct LinearizeCommand {
   ConfigFlags flags;
 };
 
-// Settings that a model keeps, that linearize chooses, or that are a task's own.
+// Whether linearize has a flag for the setting. It has none for settings that the model determines
+// or that linearize chooses (kKept), and for settings of single tasks.
 bool IsChosen(const std::string& name, const std::string& tasks) {
   static const char* const kKept[] = {
       "attention",  "layers",    "heads",      "d_model",    "d_ff",          "norm",
@@ -47,7 +48,7 @@ bool IsChosen(const std::string& name, const std::string& tasks) {
          std::none_of(std::begin(kKept), std::end(kKept), [&](const char* k) { return name == k; });
 }
 
-// The training's defaults: short, and gentler than one from random weights.
+// Defaults of the training: fewer updates and a lower learning rate than from random weights.
 void SetDefaults(TrainConfig& config) {
   config.steps = 500;
   config.lr /= 3;
@@ -73,7 +74,8 @@ ordered_json ToJson(const Metrics& metrics) {
   return object;
 }
 
-// Writes OUT/linearize.json: validations and errors before and after each step.
+// Writes OUT/linearize.json: the validation metrics before and after each step, and the error of
+// each layer's attention before and after matching.
 void WriteRecord(const LinearizeCommand& command, const TrainConfig& config,
                  const train::MatchResult& match, const Metrics& trained) {
   ordered_json layers = ordered_json::array();
@@ -136,7 +138,7 @@ int Linearize(const LinearizeCommand& command) {
   train::MatchOptions match = command.match;
   match.model = command.run + "/model.safetensors";
   TrainConfig matching = config;
-  if (matching.steps == 0) matching.steps = 1;  // 0 would ask for --epochs
+  if (matching.steps == 0) matching.steps = 1;  // 0 would select --epochs
   const train::MatchResult matched = MatchAttention(task, matching, match, hooks);
   if (matched.interrupted) {
     progress.Finish("stopped while matching; nothing was written");
@@ -178,20 +180,26 @@ void AddLinearize(CLI::App& root, int& exit_code) {
       ->type_name("KIND")
       ->required();
   cli::AddOption(app, "--match-steps", command.match.steps, "N",
-                 "Number of updates that match the attention's outputs in each layer",
-                 CLI::Range(1.0, 1e9).description(""));
-  cli::AddOption(app, "--match-lr", command.match.lr, "RATE", "Learning rate of --match-steps",
+                 "Number of updates of step 2 below", CLI::Range(1.0, 1e9).description(""));
+  cli::AddOption(app, "--match-lr", command.match.lr, "RATE", "Learning rate of step 2 below",
                  CLI::PositiveNumber.description(""));
-  TrainConfig defaults;
-  SetDefaults(defaults);
-  command.flags.Add(*app, defaults, IsChosen);
+  command.flags.Add(*app, nullptr, IsChosen);
+  for (const auto& [name, help] :
+       {std::pair{"--steps", "number of updates of step 3 below; 0: none (default: 500)"},
+        {"--lr", "learning rate of step 3 below (default: a third of the model's)"},
+        {"--lr-decay",
+         "lower the rate to zero over the last N updates; 0: off (default: half of --steps)"},
+        {"--lr-decay-form", "form of --lr-decay: linear or cosine (default: cosine)"},
+        {"--validate-every", "updates between validations; 0: only at the end (default: 0)"}}) {
+    app->get_option(name)->description(help);
+  }
   app->footer(
       R"(1. Copy: all weights that the new model also has are copied from the given one.
 2. Match: each new attention learns the outputs of the one it replaces, all layers at the same
    time. The result is OUT/matched.safetensors.
-3. Train: the whole network is trained for --steps updates (0: no training), by default with a
-   third of the model's --lr. The result is OUT/model.safetensors.
-Data and other settings are those of FOLDER/config.json. The command prints the validation after
+3. Train: the whole network is trained. The result is OUT/model.safetensors.
+Settings whose default is not given above are those of FOLDER/config.json, without its warm-up,
+--lr-drop-at and --lr-patience. Runs on the CPU. The command prints the validation after
 each step and the error of each layer's attention, and writes them to OUT/linearize.json.
 
 Example:

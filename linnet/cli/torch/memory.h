@@ -10,8 +10,9 @@
 
 namespace linnet {
 
-// libtorch frees and allocates the same large blocks at every update. By default glibc maps and
-// unmaps each of them, and a fifth of the time goes into Linux's clearing of pages.
+// Makes glibc keep freed memory. libtorch frees and allocates the same large blocks at every
+// update. By default glibc unmaps and maps each of them, and Linux spends a fifth of the training
+// time on clearing their pages.
 inline void KeepFreedMemory() {
 #ifdef __GLIBC__
   mallopt(M_MMAP_MAX, 0);

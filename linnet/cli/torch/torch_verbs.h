@@ -1,4 +1,4 @@
-// The verbs of linnet-train. Each adds itself to the app and sets `exit_code` when it runs.
+// The verbs of linnet-train. Each function adds a verb, which sets `exit_code` when it runs.
 #ifndef LINNET_CLI_TORCH_TORCH_VERBS_H_
 #define LINNET_CLI_TORCH_TORCH_VERBS_H_
 
@@ -10,10 +10,10 @@ namespace linnet {
 void AddTrain(CLI::App& app, int& exit_code);
 void AddLinearize(CLI::App& app, int& exit_code);
 
-// linnet-train with these arguments; returns its exit code.
+// Runs linnet-train with these arguments and returns its exit code.
 int TrainProgram(int argc, char** argv);
 
-// Returns run(), with libtorch's errors as RuntimeError, or std::bad_alloc if memory ran out.
+// Returns run(). Rethrows libtorch's errors as RuntimeError, or std::bad_alloc if memory ran out.
 int WithTorchErrors(const std::function<int()>& run);
 
 }  // namespace linnet

@@ -51,10 +51,10 @@ void Register(CLI::App& train, TrainCommand& command) {
   app->add_flag(
       "--resume", command.resume,
       "continue the run in --out with the settings of its config.json; flags override them");
-  command.flags.Add(*app, WithPreset(task, task.presets[0]),
-                    [&task](const std::string&, const std::string& tasks) {
-                      return train::Takes(tasks, task.name);
-                    });
+  const TrainConfig defaults = WithPreset(task, task.presets[0]);
+  command.flags.Add(*app, &defaults, [&task](const std::string&, const std::string& tasks) {
+    return train::Takes(tasks, task.name);
+  });
   app->footer(
       StrCat("Defaults are those of the preset '", task.presets[0].name,
              "'. Ctrl-C writes a checkpoint and stops; continue with --resume.\n\nExample:\n  ",
@@ -82,12 +82,12 @@ TrainConfig Resolve(const TrainCommand& command) {
     }
     config = WithPreset(task, *preset);
   }
-  const std::string init = config.init;  // if a run is resumed: the model that it was started from
+  const std::string init = config.init;  // of a resumed run: the model that it started from
   if (!command.config_file.empty()) {
     ApplyJson(ReadFile(command.config_file, 1 << 20), command.config_file, config);
   }
   command.flags.Apply(*command.app, config);
-  // Two convolutions in a row learn slowly: a preset's does not precede those of the mixers.
+  // Two convolutions in a row learn slowly, so a preset's is left out if the mixers have their own.
   const CLI::Option* convolution = command.app->get_option_no_throw("--convolution");
   const bool chosen = command.resume || !command.config_file.empty() ||
                       (convolution != nullptr && convolution->count() > 0);
@@ -131,7 +131,7 @@ int RunTraining(const TrainCommand& command) {
   return 0;
 }
 
-// All tasks' commands; CLI11 refers to them.
+// The commands of all tasks. They outlive the app, since CLI11 keeps references to them.
 std::vector<TrainCommand>& Commands() {
   static std::vector<TrainCommand> commands(train::Tasks().size());
   return commands;

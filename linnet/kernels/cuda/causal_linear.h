@@ -25,8 +25,8 @@ struct CausalLinearPlan {
   CausalLinearShape shape;
   CausalLinearOptions options;
   bool packed = false;
-  // Parts of a sequence, each computed by its own block, and their positions
-  // (causal_product_tile.h). Packed sequences have one.
+  // Number of segments per sequence, each computed by its own blocks (causal_product_tile.h), and
+  // positions per segment. Packed sequences have one segment.
   unsigned segments = 1, segment_length = 0;
   size_t kept = 0, scratch = 0;  // floats
 };

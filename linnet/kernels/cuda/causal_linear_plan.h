@@ -1,5 +1,5 @@
 // The launches of causal_linear.h (private to kernels/cuda), on any Machine that runs tile
-// programs: causal_linear.cu has one that uses a stream, the tests one that uses the CPU. It has
+// programs: causal_linear.cu has one for a stream, the tests have one for the CPU. A Machine has
 //
 //   Copy(to, from, bytes), Zero(to, bytes)
 //   Run<Sizes>(blocks, args)               CausalProductTile
@@ -36,7 +36,7 @@ void WithProductWidth(int width, Body body) {
   }
 }
 
-// Floats of one segment's sums in one product.
+// Floats of the sums of one segment of every sequence and head, in one product.
 template <int kWidth, int kSplit, Product kProduct>
 size_t SegmentFloats(const CausalLinearShape& shape) {
   using Sizes = ProductSizes<kWidth, kSplit, kProduct>;
@@ -48,7 +48,7 @@ struct CausalLinearScratchParts {
   size_t state = 0;    // copies of the initial state: s, then z
   size_t control = 0;  // counters and flags of blocks, zeroed for each product
   size_t sums = 0;     // sums of segments
-  size_t delta = 0;    // d of each row (RowOf in causal_product_tile.h)
+  size_t delta = 0;    // d of each row (FirstRowOf in causal_product_tile.h)
   size_t floats = 0;   // size of all parts
 };
 
@@ -61,7 +61,7 @@ inline size_t ControlWords(const CausalLinearPlan& plan) {
   return 1 + plan.shape.batch * plan.shape.heads * kMostSlices * plan.segments;
 }
 
-// Floats of `inverse` or `delta` (RowOf in causal_product_tile.h).
+// Floats of `inverse` or `delta` (FirstRowOf in causal_product_tile.h).
 inline size_t ProductRows(const CausalLinearShape& shape, bool packed) {
   const size_t rows = (shape.length + 3) / 4 * 4;
   return packed ? shape.heads * (rows + 4 * shape.batch) : shape.batch * shape.heads * rows;
@@ -88,7 +88,7 @@ inline CausalLinearScratchParts ScratchPartsOf(const CausalLinearPlan& plan) {
   return parts;
 }
 
-// The programs' arguments, from the plan and from the forward's or the backward's arguments.
+// The programs' arguments, given the plan and the arguments of the forward or the backward.
 template <typename T>
 CausalProductArgs<T> ProductArgs(const CausalLinearPlan& plan) {
   CausalProductArgs<T> to;
@@ -120,7 +120,7 @@ CausalProductArgs<T> ProductArgs(const CausalLinearPlan& plan,
   CausalProductArgs<T> to = ProductArgs<T>(plan);
   to.lengths = from.lengths, to.offsets = from.offsets;
   to.q = from.q, to.k = from.k, to.v = from.v, to.grad_out = from.grad_out;
-  // The delta program only reads it.
+  // The delta program only reads `out`.
   to.out = {const_cast<T*>(from.out.data), from.out.batch, from.out.time, from.out.head};
   to.grad_q = from.grad_q, to.grad_k = from.grad_k, to.grad_v = from.grad_v;
   to.inverse = const_cast<float*>(from.kept);  // the gradients' programs only read it

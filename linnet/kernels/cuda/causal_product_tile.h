@@ -8,9 +8,9 @@
 //   grad_k    a = [v, 1]  b = [g, d]        c = phi(q) / den  times phi'(k); in reverse
 //   grad_v    a = phi(k)  b = phi(q) / den  c = g             in reverse
 //
-// where g = grad_out, den is the denominator, and d = -g . out is the derivative by den, times den.
-// g and d are not divided by den before they are multiplied, because g . v + d is a small
-// difference. With elu + 1, phi'(x) = min(phi(x), 1), so it is computed from phi(x).
+// where g = grad_out, den is the denominator, and d = -g . out is den times the derivative with
+// respect to den. g and d are not divided by den before they are multiplied, because g . v + d is a
+// small difference. With elu + 1, phi'(x) = min(phi(x), 1), so it is computed from phi(x).
 //
 // A block computes one sequence and head, and at most kSlice of the columns of c, in chunks of
 // kChunk positions. Terms j from the same chunk come from the masked square matrix of a_i . b_j.
@@ -54,8 +54,8 @@ struct CausalProductArgs {
   const int64_t* offsets = nullptr;
   Strided<const T> q, k, v, grad_out;
   Strided<T> out, grad_q, grad_k, grad_v;
-  // Indexed by RowOf(): 1 / den, written by the forward if not null and read by the gradients; and
-  // d.
+  // inverse: 1 / den, written by the forward unless null, read by the gradients. delta: d. Both are
+  // indexed by FirstRowOf() + position.
   float* inverse = nullptr;
   const float* delta = nullptr;
   // [N, H, D, M] and [N, H, D]. Null: zeros as an input, not computed as an output.
@@ -63,7 +63,8 @@ struct CausalProductArgs {
   float *final_s = nullptr, *final_z = nullptr;
   const float *grad_s = nullptr, *grad_z = nullptr;
   float *grad_s0 = nullptr, *grad_z0 = nullptr;
-  // Segments of a sequence, one per block, and their positions, a multiple of kMostChunk.
+  // Number of segments per sequence, each computed by its own blocks, and positions per segment, a
+  // multiple of kMostChunk.
   unsigned segments = 1, segment_length = 0;
   // If there are several segments: receives the sums up to the end of each, in the order in which
   // the threads of a block hold them.
@@ -78,7 +79,7 @@ inline constexpr unsigned kMostChunk = 128;
 
 // Index in `inverse` and `delta` of position 0 of a sequence and head: aligned to 4 floats.
 template <typename T>
-LINNET_TILE size_t RowOf(const CausalProductArgs<T>& args, unsigned n, unsigned h) {
+LINNET_TILE size_t FirstRowOf(const CausalProductArgs<T>& args, unsigned n, unsigned h) {
   const size_t heads = args.heads;
   if (args.offsets == nullptr) {
     return (n * heads + h) * ((args.length + 3) / 4 * 4);
@@ -96,12 +97,13 @@ struct ProductSizes {
   static constexpr Product kProduct = kProduct_;
   static constexpr bool kForward = kProduct == Product::kForward;
   static constexpr bool kReverse = kProduct == Product::kGradK || kProduct == Product::kGradV;
-  // Whether a . b is a sum over the value columns and their extra ones: g . v + d.
+  // Whether a . b is a sum over the value columns and the extra columns behind them: g . v + d.
   static constexpr bool kGradient = kProduct == Product::kGradQ || kProduct == Product::kGradK;
   static constexpr int kSlice = kWidth <= (kSplit == 1 ? 64 : 32) ? kWidth : kSplit == 1 ? 64 : 32;
   static constexpr int kSlices = kWidth / kSlice;
-  // Columns of a and b, and of c, with the extra ones. A matrix product takes 16 columns of a and 8
-  // of c; c is read 16 columns at a time.
+  // Columns of a and b (kInner) and of c (kOuter), with the extra columns. A matrix product takes
+  // 16 columns of a and 8 of c; c is read 16 columns at a time, so its rows have kOuterRoom
+  // columns.
   static constexpr int kInner = kGradient ? kWidth + 16 : kWidth;
   static constexpr int kOuter = kForward ? kSlice + 8 : kSlice;
   static constexpr int kOuterRoom = kForward ? kSlice + 16 : kSlice;
@@ -162,7 +164,7 @@ class CausalProduct {
     if (args.lengths != nullptr && args.lengths[n_] < static_cast<int64_t>(length_)) {
       valid_ = args.lengths[n_] > 0 ? static_cast<unsigned>(args.lengths[n_]) : 0;
     }
-    row_ = RowOf(args, n_, h_);
+    row_ = FirstRowOf(args, n_, h_);
     if constexpr (kProduct == Product::kForward) {
       a_ = Queries<kWidth>(0), b_ = Keys<kWidth>(0), c_ = Values<kSlice>(SliceBegin());
     } else if constexpr (kProduct == Product::kGradQ) {
@@ -281,7 +283,7 @@ class CausalProduct {
 
   // --- Shared memory ---
 
-  // Where the tiles of one stage, and the sums, begin in shared memory, in elements.
+  // Offsets in shared memory, in elements, of the tiles of one stage and of the sums.
   LINNET_TILE unsigned AOf(unsigned stage) const { return stage * Sizes::kChunkElements; }
   LINNET_TILE unsigned BOf(unsigned stage) const {
     return AOf(stage) + kChunk * Sizes::kInnerStride;
@@ -298,7 +300,7 @@ class CausalProduct {
   LINNET_TILE auto Memory() const {
     return tile_.template Shared<Element>(0, Sizes::kBytes / sizeof(Element));
   }
-  // Index of an element of a row: the parts of eight columns lie side by side.
+  // Index of an element. The leading parts of eight columns are followed by their trailing parts.
   static LINNET_TILE unsigned At(unsigned row, unsigned stride, unsigned column, unsigned part) {
     return row * stride + column / 8 * (8 * kSplit) + part * 8 + column % 8;
   }
@@ -407,8 +409,8 @@ class CausalProduct {
   // Columns of the tile that holds phi(q) / den, in the reverse products.
   static constexpr int kScaledColumns = Sizes::kGradient ? kSlice : kWidth;
 
-  // Loads numbers for the rows of a chunk before its Transform(): 1 / den, the factors of phi(q),
-  // and d, one row per thread 0 .. kChunk - 1.
+  // Loads numbers of a chunk's rows before its Transform(): 1 / den, which multiplies phi(q), and d
+  // (thread i loads that of row i).
   LINNET_TILE void FetchRows(unsigned chunk) {
     if (kProduct == Product::kForward || !args_.normalize) return;
     if constexpr (Sizes::kReverse) {
@@ -450,7 +452,7 @@ class CausalProduct {
     if constexpr (Sizes::kGradient) {
       if (!sums_only_) Map<kSlice, true, false>(e_, EOf(stage), Sizes::kExtraStride, chunk);
       if (extra_ && tile_.thread() < kChunk) {
-        // d in two parts, so that little of it is lost; the values have ones for both.
+        // d is stored in two bf16 parts, for precision. The values have a one in both columns.
         const float lead = ToFloat(ToBf16(delta_));
         Vector16 pair{};
         pair.word[0] = PairBf16(lead, delta_ - lead);
@@ -664,7 +666,7 @@ class CausalProduct {
     }
   }
 
-  // Multiplies each row by 1 / den or phi', and stores it.
+  // Multiplies each row by 1 / den and phi', as the product requires, and stores it.
   LINNET_TILE void Finish(unsigned chunk, unsigned stage, float (&out)[Sizes::kColumnTiles][4]) {
     constexpr int kTiles = kSlice / 8;
     const unsigned g = tile_.lane() / 4, t = tile_.lane() % 4;
@@ -868,8 +870,8 @@ class CausalProduct {
       if (from != nullptr) sum = *from;
     });
   }
-  // The element of the state that corresponds to a sum; null if there is none. twice: row
-  // kWidth + 1 is a copy of row kWidth instead of its remainder.
+  // The element of the state that corresponds to a sum; null if there is none. twice: both extra
+  // columns of the values are ones, so row kWidth + 1 is a copy of row kWidth, not its remainder.
   template <class Float>
   LINNET_TILE Float* StateAt(Float* s, Float* z, unsigned row, unsigned column, bool twice) const {
     unsigned f = row, m = column + SliceBegin();
@@ -897,7 +899,7 @@ class CausalProduct {
     ForSums([&](float& sum, unsigned row, unsigned column, int own) {
       float value = sum;
       if (Sizes::kGradient) {
-        // Row kWidth + 1 holds the remainders of row kWidth, four lanes further.
+        // Row kWidth + 1, held by the lane four further on, has the remainders of row kWidth.
         const float rest = tile_.ShuffleXor(sum, 4);
         if (row == kWidth) value += rest;
       }
@@ -916,7 +918,7 @@ class CausalProduct {
   size_t first_;  // row of position 0 if sequences are packed, else 0
   unsigned length_, valid_;
   unsigned begin_, end_;  // chunks
-  size_t row_;            // RowOf()
+  size_t row_;            // FirstRowOf()
   Slot a_, b_, c_, e_;
   bool sums_only_ = false;
   float factor_[kRows<kScaledColumns>] = {}, delta_ = 0, inverse_[2] = {};
@@ -970,7 +972,7 @@ LINNET_TILE void DeltaTile(Tile& tile, const CausalProductArgs<T>& args, float* 
   }
   sum += tile.ShuffleXor(sum, 1);
   sum += tile.ShuffleXor(sum, 2);
-  if (position < length && t == 0) delta[RowOf(args, n, h) + position] = sum;
+  if (position < length && t == 0) delta[FirstRowOf(args, n, h) + position] = sum;
 }
 
 }  // namespace linnet::kernels::cuda

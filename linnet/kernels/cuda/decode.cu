@@ -6,6 +6,8 @@
 #include "linnet/kernels/cuda/sample_tile.h"
 #include "linnet/kernels/cuda/tile_device.cuh"
 
+// For scripts/cuda-report: kernel | threads | bytes of dynamic shared memory | default (optional:
+// must fit and not spill).
 // cuda-report: EmbedKernel<BFloat16> | kRowThreads | 0 | default
 // cuda-report: NormKernel<BFloat16, 2u> | kRowThreads | 0 | default
 // cuda-report: LinearStepKernel<BFloat16, 1u> | 128 | 4 * LinearStepShared<BFloat16>(32, 32) | default
@@ -34,12 +36,13 @@ __global__ void __launch_bounds__(kRowThreads) GeluKernel(size_t n, T* x) {
   GeluTile(tile, n, x);
 }
 
-// Threads of a block of the linear step, at most. Each warp steps one head.
+// Maximum threads of a block of the linear step. Each warp steps one head of one sequence.
 constexpr unsigned kStepThreads = 128;
 
-// Blocks per multiprocessor that the linear step's registers must allow, so that many loads are in
-// flight: 72 registers per thread in bf16 (on Hopper; elsewhere these would spill, so 128), 96 in
-// fp32, and 168 for heads of more than 32 features.
+// Blocks of the linear step that must fit a multiprocessor at once, so that many loads are in
+// flight. They limit the registers per thread. bf16: 7 blocks, 72 registers, on Hopper; on other
+// architectures these would spill, so 4 blocks, 128 registers. fp32: 5 blocks, 96 registers. Heads
+// of more than 32 features: 3 blocks, 168 registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
 constexpr unsigned kNarrowStepBlocks = 4;
 #else
@@ -78,11 +81,9 @@ template <typename T, unsigned kFeatureBlocks>
 void LaunchLinearStep(const DecodeStepArgs& args, Stream stream) {
   const unsigned padded = kFeatureBlocks * kStepPad, values = PaddedWidth(args.value_dim);
   const unsigned each = LinearStepShared<T>(padded, values);
-  constexpr unsigned kSharedBytes = 48 * 1024;  // maximum of a block, on every device
-  unsigned warps = kStepThreads / kWarp;
-  while (warps > 1 && warps * each > kSharedBytes) warps /= 2;
+  constexpr unsigned kWarps = kStepThreads / kWarp;
   Launch("linear step", LinearStepKernel<T, kFeatureBlocks>,
-         Blocks(size_t{args.batch} * args.heads, warps), warps * kWarp, warps * each, On(stream),
+         Blocks(size_t{args.batch} * args.heads, kWarps), kStepThreads, kWarps * each, On(stream),
          args);
 }
 

@@ -31,8 +31,8 @@ inline constexpr unsigned kMaxHeadWidth = 128;  // maximum F and M of a head
 inline constexpr unsigned kMaxDrawMixtures = 256;
 
 struct DecodeControl {
-  // The position of the token that the step reads, and the number of keys that wait beside the sums
-  // (kernels/linear_step.h).
+  // position: of the token that the step reads. waiting: number of recent keys that are not yet in
+  // the sums (kernels/linear_step.h).
   uint32_t position = 0, waiting = 0;
   uint32_t next_position = 0, next_waiting = 0;
   uint32_t recent_keys = 1;  // LinearStepShape::RecentKeys()
@@ -62,8 +62,8 @@ struct EmbedArgs {
 template <typename T>
 void StartEmbed(const EmbedArgs& args, Stream stream);
 
-// A residual branch and the layer norms after it. LN is the norm by `weight` and `bias`, LN' the
-// one by `next_weight` and `next_bias`:
+// A residual branch and the layer norms after it. LN is the norm with `weight` and `bias`, LN' the
+// norm with `next_weight` and `next_bias`:
 //   s = x + branch; y = LN(s), or LN'(LN(s)) if next_weight is not null; x = norm_first ? s : y
 // y goes to `in` and to `out`.
 struct NormArgs {
@@ -85,9 +85,9 @@ template <typename T>
 void StartGelu(size_t n, void* x, Stream stream);
 
 // Steps each sequence and head by one position, like LinearStep() of kernels/linear_step.h with the
-// feature map elu and the normalizer. States have the layout of LinearStepShape, so that a state
-// from the CPU continues here, and the reverse. Exception: the recent keys' part of z is neither
-// read nor written, because the waiting rows determine it (recent_keys.h).
+// feature map elu and the normalizer. States have the layout of LinearStepShape, so they can move
+// between CPU and GPU. Exception: the sum of the waiting keys, which is stored beside z, is neither
+// read nor written here; SumRecentKeys() (recent_keys.h) computes it for the CPU.
 struct DecodeStepArgs {
   const DecodeControl* control = nullptr;
   unsigned batch = 0, heads = 0, dim = 0, value_dim = 0;  // H, F, M

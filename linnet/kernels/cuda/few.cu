@@ -5,6 +5,8 @@
 #include "linnet/kernels/cuda/launch.cuh"
 #include "linnet/kernels/cuda/tile_device.cuh"
 
+// For scripts/cuda-report: kernel | threads | bytes of dynamic shared memory | default (optional:
+// must fit and not spill).
 // cuda-report: FewAttendKernel<BFloat16, 1u> | kFewThreads | FewAttendShared<BFloat16>(32, 32, 32, 256) | default
 // cuda-report: FewFeedForwardKernel<BFloat16> | kFewThreads | FewFeedForwardShared<BFloat16>(64, 256) | default
 // cuda-report: FewHeadKernel<BFloat16> | kFewThreads | FewHeadShared(30, 256) | default

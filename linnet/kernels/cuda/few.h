@@ -1,8 +1,9 @@
 // A step of generation for few sequences on a GPU: two kernels per layer and one for the head,
 // where decode.h with its matrix products takes seven or eight per layer. Each of the two computes
-// a residual branch, cut into groups: a block adds and normalizes the previous branch's sums of all
-// groups, and computes one group of its own branch (a head, or a slice of the hidden units) for one
-// sequence. It copies its weights to shared memory while the previous kernel still runs.
+// one residual branch, divided into groups: heads, or slices of the hidden units. A block adds up
+// and normalizes the previous branch's sums of all groups, then computes one group of its own
+// branch for one sequence. It copies its weights to shared memory while the previous kernel still
+// runs.
 //
 //   StartFewAttend<float>({.input = {.embeds = true, ...}, ...}, stream);
 //   StartFewFeedForward<float>(...);  ...
@@ -20,8 +21,8 @@
 namespace linnet::kernels::cuda {
 
 // The residual stream s: the embedding, or x + bias + the sum of the previous branch's groups. LN
-// is the norm by `weight` and `norm_bias`, LN' the one by `next_weight` and `next_bias`. A branch
-// reads y = LN(s), or LN'(LN(s)) if next_weight is not null; x_next = norm_first ? s : y.
+// is the norm with `weight` and `norm_bias`, LN' the norm with `next_weight` and `next_bias`. A
+// branch reads y = LN(s), or LN'(LN(s)) if next_weight is not null; x_next = norm_first ? s : y.
 template <typename T>
 struct FewInput {
   bool embeds = false;

@@ -16,10 +16,10 @@
 namespace linnet::kernels::cuda {
 
 inline constexpr unsigned kFewThreads = 256;
-inline constexpr unsigned kFewInner = 512;  // maximum numbers between a group's two products
+inline constexpr unsigned kFewInner = 512;  // maximum floats between a group's two products
 
 // Byte offsets in shared memory: y [kMaxWidth] is at 0, followed by the partial sums of four
-// reductions, the inner numbers and the weights.
+// reductions, the numbers between a group's two products, and the weights.
 inline constexpr unsigned kFewSums = 4 * kMaxWidth;
 inline constexpr unsigned kFewInnerAt = kFewSums + 4 * 4 * kFewThreads / kWarp;
 inline constexpr unsigned kFewWeights = kFewInnerAt + 4 * kFewInner;
@@ -43,7 +43,8 @@ class FewBlock {
   LINNET_TILE const SharedOf<Tile, float>& inner() const { return inner_; }
   LINNET_TILE unsigned sequence() const { return tile_.y(); }
 
-  // Starts copying rows of a matrix to shared rows of `width` numbers, from row `first` on.
+  // Starts copying `rows` rows of a matrix to a shared matrix of `width` columns, from its row
+  // `first` on.
   template <typename U>
   LINNET_TILE void Copy(const SharedOf<Tile, U>& to, unsigned first, unsigned rows, unsigned width,
                         const U* from, unsigned stride) const {

@@ -30,8 +30,9 @@
 #endif
 
 #ifndef LINNET_FIBER_UCONTEXT
-// Saves the callee-saved registers on the current stack and the stack pointer in *from, then
-// continues on the stack `to`. swapcontext() does the same, but makes a system call.
+// Saves the callee-saved general registers on the current stack and the stack pointer in *from,
+// then continues on the stack `to`. swapcontext() also saves the floating-point control words and,
+// by a system call, the signal mask.
 extern "C" void LinnetSwitchStack(void** from, void* to);
 asm(R"(
 .text
@@ -99,8 +100,9 @@ void Fiber::Start(std::function<void()> body) {
   __asan_unpoison_memory_region(memory_ + kGuardBytes, kStackBytes);
 #endif
 #ifndef LINNET_FIBER_UCONTEXT
-  // Six registers, the address that LinnetSwitchStack returns to, and a null return address for
-  // Enter, which ends backtraces and aligns Enter's frame as a call does.
+  // From low to high addresses: values of six registers, Enter as the return address of
+  // LinnetSwitchStack, and a null return address of Enter. The null ends backtraces, and it aligns
+  // the frame of Enter as a call would.
   auto* top = reinterpret_cast<uintptr_t*>(memory_ + kGuardBytes + kStackBytes) - 1;
   *top = 0;
   *--top = reinterpret_cast<uintptr_t>(&Fiber::Enter);

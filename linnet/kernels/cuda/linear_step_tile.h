@@ -2,12 +2,13 @@
 // in decode.h, layout of the states in kernels/linear_step.h. A warp steps one head of one
 // sequence.
 //
-// With u = 4 (l % 4), lane l reads columns u .. u + 3 and u + 16 .. u + 19 of row l / 4 of every
-// eight rows: rows of s, weighted by a feature of the query, and waiting rows, weighted by the
-// product of query and key. So a warp reads 512 or 1024 consecutive bytes at once, and the eight
-// lanes that share columns are summed at the end. For heads of up to 32 features and values, all
-// loads except those of a fold are issued at the beginning, by as many warps as the registers
-// allow: a warp waits for memory once (docs/kernels/decode-cuda.md).
+// The warp reads eight rows at a time: rows of s, weighted by the query's features, or waiting
+// rows, weighted by phi(q) . phi(k). From row l / 4 of the eight, lane l reads columns u .. u + 3
+// and u + 16 .. u + 19, where u = 4 (l % 4). So with up to 32 values per head, eight rows of s are
+// 512 or 1024 consecutive bytes. The eight lanes that share columns add their sums at the end. For
+// heads of up to 32 features and values, all loads except those of a fold are issued at the
+// beginning, by as many warps as the registers allow: a warp waits for memory twice, for the
+// control block and for these loads (docs/kernels/decode-cuda.md).
 #ifndef LINNET_KERNELS_CUDA_LINEAR_STEP_TILE_H_
 #define LINNET_KERNELS_CUDA_LINEAR_STEP_TILE_H_
 
@@ -45,7 +46,7 @@ struct RestOf<float> {
 struct Columns {
   float at[8];
 };
-// The same columns as they lie in memory, for loads long before their use.
+// The same columns as they lie in memory, so that they can be loaded long before their use.
 template <typename T>
 struct RawColumns;
 template <>
@@ -141,7 +142,8 @@ LINNET_TILE float RoundedTo(const BFloat16*, float x) { return ToFloat(ToBf16(x)
 
 LINNET_TILE float EluFeature(float x) { return x >= 0 ? x + 1.0f : std::exp(x); }
 
-// The rounding error of now = old + add, itself a float (Knuth's two-sum).
+// The rounding error of `now`, which is old + add rounded to float or bf16. Exact for float
+// (Knuth's two-sum).
 LINNET_TILE float LostOf(float old, float add, float now) {
   const float shown = now - old;
   return (old - (now - shown)) + (add - shown);
@@ -176,7 +178,7 @@ struct HeadOf {
 };
 
 // Bytes of shared memory per warp: phi(q) [F'], and rows [RecentKeys(), F' + M'] in the state's
-// layout. Row `waiting` is the position's own; the others are only filled for a fold.
+// layout. Row `waiting` is that of the current position; the others are only filled for a fold.
 template <typename T>
 LINNET_HOST_TILE unsigned LinearStepShared(unsigned padded_dim, unsigned padded_value_dim) {
   return 4 * padded_dim +
@@ -215,7 +217,7 @@ class LinearStepWarp {
   // too few registers for that.
   static constexpr bool kEarly = kFeatureBlocks == 1;
   static constexpr unsigned kFolded = sizeof(T) == 2 ? 1 : 2;  // groups of 8 rows in FoldRows()
-  static constexpr unsigned kLine = 128;                       // bytes
+  static constexpr unsigned kLine = 128;                       // bytes of a cache line
 
   LINNET_TILE LinearStepWarp(Tile& tile, const DecodeStepArgs& args, unsigned sequence,
                              unsigned head, unsigned waiting, unsigned shared, const Head& io)
@@ -252,7 +254,8 @@ class LinearStepWarp {
     return state_.s + size_t{f} * padded_values_ + c;
   }
 
-  // Issues the loads, of the values only the first 32.
+  // Issues the loads: of value columns only the first 32, and of s only if kEarly. Prefetches the
+  // remainders if the step folds.
   LINNET_TILE void Ask() {
     LINNET_UNROLL
     for (unsigned b = 0; b < kFeatureBlocks; ++b) {
@@ -279,7 +282,7 @@ class LinearStepWarp {
       values_[j].Load(tile_, Row(r) + kPadded, u_, r < waiting_);
     }
     if (folds()) {
-      // To the second-level cache only: there are no registers left.
+      // Only to the second-level cache, because no registers are left.
       const auto* rest = reinterpret_cast<const char*>(state_.s_rest);
       const size_t bytes = size_t{args_.dim} * padded_values_ * sizeof(*state_.s_rest);
       for (size_t at = kLine * tile_.lane(); at < bytes; at += kLine * kWarp) {
@@ -289,7 +292,8 @@ class LinearStepWarp {
     }
   }
 
-  // Writes phi(q) to shared memory, and the position's row, phi(k) and v, there and to the state.
+  // Writes phi(q) to shared memory, and the position's row (phi(k) and v) to shared memory and to
+  // the state.
   LINNET_TILE void Append() {
     T* row = Row(waiting_);
     const unsigned own = waiting_ * RowWidth();
@@ -318,8 +322,8 @@ class LinearStepWarp {
     return raw.Get();
   }
 
-  // weights[j] = phi(q) . phi(k) of waiting row 8 j + row_; 0 where there is none. The position's
-  // own row counts as a waiting one.
+  // weights[j] = phi(q) . phi(k) of waiting row 8 j + row_; 0 if there is no such row. The
+  // position's own row counts as waiting.
   LINNET_TILE void Weigh(float (&weights)[kGroups]) {
     LINNET_UNROLL
     for (unsigned j = 0; j < kGroups; ++j) {
@@ -389,7 +393,7 @@ class LinearStepWarp {
     for (unsigned i = 0; i < kPadded / kRowsAtOnce; ++i) {
       const unsigned f = i * kRowsAtOnce + row_;
       if constexpr (kEarly && kFirst) {
-        add(query_.Get(f), sums_[i].Get());  // 0 beyond the features
+        add(query_.Get(f), sums_[i].Get());  // the query is 0 beyond the features
       } else {
         RawColumns<T> raw;
         raw.Load(tile_, SumsOf(f, c), u_, f < args_.dim);

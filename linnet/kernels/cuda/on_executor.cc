@@ -1,10 +1,12 @@
-// device.h, graph.h, products.h, decode.h and few.h on the CPU: tile programs on their executor,
-// device memory in host memory, products in plain loops. Tests link it in place of the kernels.
+// Implements device.h, graph.h, products.h, decode.h and few.h on the CPU: tile programs on the
+// executor (tile_executor.h), device memory in host memory, products in plain loops. Tests link
+// this file in place of the kernels.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -94,9 +96,16 @@ OwnStream::~OwnStream() = default;
 
 Graph::~Graph() { delete static_cast<Work*>(executable_); }
 void Graph::Capture(Stream, FunctionRef<void()> body) {
-  executable_ = captured = new Work;
-  body();
+  auto work = std::make_unique<Work>();
+  captured = work.get();
+  try {
+    body();
+  } catch (...) {
+    captured = nullptr;
+    throw;
+  }
   captured = nullptr;
+  delete static_cast<Work*>(std::exchange(executable_, work.release()));
 }
 void Graph::Run(Stream) const {
   for (const auto& work : *static_cast<Work*>(executable_)) work();

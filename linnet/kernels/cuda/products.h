@@ -35,8 +35,8 @@ class Products {
   // Chooses the algorithm of a product and returns its number. Throws RuntimeError if cuBLASLt has
   // none.
   int Plan(const ProductShape& shape);
-  // x [rows, in], weight [out, in], bias [out], y [rows, out]. Each stream that runs at the same
-  // time needs its own Products, because the calls share its workspace.
+  // x [rows, in], weight [out, in], bias [out], y [rows, out]. Streams that run at the same time
+  // need separate Products, because all calls of one share its workspace.
   void Run(int plan, const void* x, const void* weight, const void* bias, void* y, Stream stream);
 
   static constexpr size_t kWorkspaceBytes = size_t{32} << 20;

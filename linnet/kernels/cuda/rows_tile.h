@@ -1,5 +1,5 @@
-// Embedding, residual and layer norm, and gelu as tile programs (tile.h); contracts in decode.h. In
-// the first two, a warp computes one row, or two narrow ones.
+// Embedding, residual and layer norm, and gelu as tile programs (tile.h); contracts in decode.h. A
+// warp embeds one row, and normalizes one row or two narrow rows.
 #ifndef LINNET_KERNELS_CUDA_ROWS_TILE_H_
 #define LINNET_KERNELS_CUDA_ROWS_TILE_H_
 
@@ -73,7 +73,7 @@ class EmbeddedRow {
   LINNET_TILE float At(unsigned c) const {
     float x = 0;
     if (c < args_.value_width) x = value_[c] + (above_ != nullptr ? above_[c] : 0.0f);
-    const unsigned p = c - args_.position_begin;  // wraps around before the first
+    const unsigned p = c - args_.position_begin;  // wraps around if c < position_begin
     return p < args_.position_width ? x + place_[p] : x;
   }
 
@@ -110,8 +110,8 @@ struct RowOf {
   Four part[kParts];
 };
 
-// Rows per warp of NormTile. Two rows overlap their loads and sums, and let 10,000 rows of 256
-// columns need so few warps that all of them run at once.
+// Rows per warp of NormTile. With two rows, the loads and sums of one overlap those of the other,
+// and a batch of 10,000 rows of 256 columns needs so few warps that all of them run at once.
 template <unsigned kParts>
 inline constexpr unsigned kNormRows = kParts <= 2 ? 2 : 1;
 

@@ -30,7 +30,7 @@ void ExpectNoFault(const TileLaunch& launch, const Program& program) {
   }
 }
 
-// `n` normal values: a stream of its own for each array.
+// `n` normally distributed values. Each array of a test uses a different `stream`.
 template <typename T>
 AlignedBuffer<T> Random(size_t n, uint64_t stream) {
   AlignedBuffer<T> values(n);

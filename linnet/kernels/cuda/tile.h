@@ -35,7 +35,7 @@
 // and, for blocks that wait for other blocks (one thread calls Ticket, Publish or Await, with a
 // Barrier() between the call and the other threads' accesses):
 //
-//   Ticket(counter)                        adds 1 to it and returns its previous value. Blocks that
+//   Ticket(counter)                        adds 1 to *counter, returns its old value. Blocks that
 //                                          choose their work by tickets only wait for blocks that
 //                                          have started.
 //   Publish(flag)                          sets it, after everything that the block has written
@@ -45,7 +45,7 @@
 //
 // Shared<T> has Get(i), Set(i, value), and Load<V>(i), Store<V>(i, v) for a V of several elements,
 // aligned to its size. Barriers, shuffles and matrix operations are collective: every thread of the
-// block (warp) must reach the same one.
+// block or of the warp must reach the same call.
 //
 // Layout of Multiply, g = lane / 4, t = lane % 4, two bf16 per register, the first in its lower
 // half:

@@ -114,7 +114,7 @@ struct Warp {
   uint16_t site = 0;
 };
 
-// Unwinds the stack of a fiber after a fault of another one.
+// Thrown in waiting fibers after a fault of another fiber, to unwind their stacks.
 struct Cancel {};
 
 const char* Name(ExecutorBlock::Collective collective) {

@@ -3,7 +3,7 @@
 //   RunTiles({.blocks = {2, 3, 1}, .threads = 128, .shared_bytes = 4096},
 //            [&](ExecutorTile& tile) { SumTile(tile, args); });
 //
-// Blocks run one after another, the threads of a block as fibers on the calling thread: each runs
+// Blocks run one after another. The threads of a block are fibers on the calling thread: each runs
 // until it waits at a barrier or another collective operation. `seed` sets the order of both.
 //
 // Throws TileFault, with the source line, for
@@ -11,7 +11,7 @@
 //   alignment     an access that is not aligned to its size; CopyAsync, LoadMatrix: to 16 bytes
 //   race          two accesses to a byte by different threads, one of them a write, without a
 //                 Barrier(), or a WarpBarrier() of their warp, between them. Shuffles and matrix
-//                 operations order nothing. A racing pair is found in every order of threads.
+//                 operations order nothing. Races are found whatever the order of threads.
 //   uninitialized a read of shared memory that the block has not written yet
 //   divergence    a collective operation that other threads of the block or warp do not reach
 //   copy          an access to the target of a CopyAsync() before its thread has waited for it; a
@@ -78,8 +78,8 @@ class ExecutorBlock {
   using Where = std::source_location;
 
   virtual ~ExecutorBlock() = default;
-  // Memory for an access to `bytes` from `offset` on in the array of `array_bytes` at byte `array`
-  // of shared memory, after all checks.
+  // Check an access to bytes [offset, offset + bytes) of the array of `array_bytes` at byte `array`
+  // of shared memory, and return its address.
   virtual const unsigned char* Read(unsigned thread, size_t array, size_t array_bytes,
                                     size_t offset, size_t bytes, size_t align, Where where) = 0;
   virtual unsigned char* Write(unsigned thread, size_t array, size_t array_bytes, size_t offset,

@@ -110,7 +110,7 @@ TEST(Faults, RaceInALaterBlock) {
   });
 }
 
-// One byte of a wide access.
+// The two accesses overlap only in part.
 TEST(Faults, RaceOfPartOfAVector) {
   ExpectFault(kOneWarp, Fault::kRace, {"thread 5 ", "reads byte 28 ", "thread 3 wrote"},
               [](ExecutorTile& tile) {

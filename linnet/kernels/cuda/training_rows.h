@@ -19,7 +19,7 @@ namespace linnet::kernels::cuda {
 inline constexpr unsigned kMaxTrainingWidth = 512;
 
 // x += bias + residual; out = (x - mean) * scale * weight + offset, scale = 1 / sqrt(var + eps).
-// x, residual, out [rows, width], rows dense. weight null: no norm, and out, stats are not written.
+// x, residual, out [rows, width], rows dense. weight null: no norm; out and stats are not written.
 struct AddNormArgs {
   unsigned rows = 0, width = 0;
   float* x = nullptr;

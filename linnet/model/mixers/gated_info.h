@@ -1,4 +1,5 @@
-// The row of a gated recurrence (model/gated.h), with the fields that all of them share.
+// The MixerInfo of a gated recurrence (model/gated.h), with the fields that all of these kinds
+// share.
 //
 //   MixerInfo GlaInfo() { return GatedInfo("gla", "linear attention with ...", {...}, Form); }
 #ifndef LINNET_MODEL_MIXERS_GATED_INFO_H_

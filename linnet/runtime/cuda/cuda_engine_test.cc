@@ -1,5 +1,5 @@
-// Runs on a GPU or, as cuda_engine_on_executor_test, on the CPU with fewer positions. Skipped
-// without either. LINNET_MODEL names an image model to test besides the random ones.
+// Runs on a GPU, or as cuda_engine_on_executor_test on the CPU, with fewer positions. Skipped if
+// there is neither. LINNET_MODEL names an image model to test besides the random ones.
 #include "linnet/runtime/cuda/cuda_engine.h"
 
 #include <gtest/gtest.h>
@@ -193,7 +193,7 @@ TEST_F(CudaEngineTest, StatesMoveBetweenCpuAndGpu) {
         t += steps;
         gpu.SetState(part);
         EXPECT_EQ(gpu.position(), t);
-        constexpr size_t kOnGpu = 20;  // more positions than a fold
+        constexpr size_t kOnGpu = 20;  // more positions than between two folds
         EXPECT_LE(Difference(t, kOnGpu, batch, *c.checkpoint, on_gpu, on_cpu(whole)), allowed)
             << c.name << ", " << PrecisionName(precision) << " from " << t;
         t += kOnGpu;

@@ -170,7 +170,7 @@ class Lane final : public CudaLane {
     plans_[key] = products_.Plan(
         {.type = TypeOf<U>(), .rows = batch_, .in = matrix.in, .out = matrix.out, .relu = relu});
   }
-  // Starts a kernel; when a profile is taken, several times. Repeats do not advance the position.
+  // Starts a kernel; while profiling, several times. Repeats do not advance the position.
   void Do(const char* name, FunctionRef<void()> start) {
     if (profile_ == nullptr) return start();
     constexpr int kRuns = 5;
@@ -305,7 +305,8 @@ class Lane final : public CudaLane {
     const auto set_norm = [&](const CudaNorm& norm) {
       input.weight = norm.weight.data(), input.norm_bias = norm.bias.data();
     };
-    // Makes a branch's results, with this many groups and the bias of `out`, the next one's input.
+    // Makes the results of the branch just started the next branch's input: its sums of `groups`
+    // groups, and the bias of its output matrix `out`.
     const auto pass = [&](size_t groups, const CudaMatrix<T>& out) {
       input.embeds = false;
       input.x = input.x_next, input.sums = sums();

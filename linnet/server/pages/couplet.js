@@ -84,7 +84,7 @@ function show(index) {
   if (index === chosen) at('down').textContent = candidates[index].text;
 }
 
-// Shows these candidates, and nothing where there are none.
+// Shows these candidates; hides the list if there are none.
 function list(all) {
   candidates = all;
   at('list').replaceChildren(...candidates.map((_, index) => row(index)));

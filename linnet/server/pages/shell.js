@@ -14,7 +14,7 @@ const shell = {
 
   text(key) { return this.words[this.language][key] ?? key; },
 
-  // The words for an error: the server's own are in English.
+  // The text of an error: the page's own for this status, else the server's, which is in English.
   explain(error) {
     return this.words[this.language][error.status] ?? error.message;
   },

@@ -17,8 +17,8 @@ namespace linnet {
 constexpr size_t kCopySequences = 200;  // default number of sequences in `linnet eval`
 
 // Greedy: reads `tokens` (each 1 .. vocabulary - 1) and the separator 0, then generates as many
-// tokens, always the most likely one. Throws InputError for a model of another task, or if
-// 2 * tokens.size() + 1 exceeds its positions.
+// tokens, always the most likely one. Throws InputError for a model of another task, for no tokens
+// or a token out of range, and if 2 * tokens.size() + 1 exceeds the model's positions.
 std::vector<int32_t> CopyTokens(Engine& engine, std::span<const int32_t> tokens);
 
 }  // namespace linnet

@@ -114,7 +114,7 @@ void CoupletLine::Allow(size_t at, std::span<const int32_t> used, std::span<floa
   const auto forbid = [&](size_t token) { logits[token] = -INFINITY; };
   for (const int32_t token : tokens_.unwritten) forbid(static_cast<size_t>(token));
   forbid(static_cast<size_t>(read_[at]));
-  // A character is repeated exactly where the first line repeats its own.
+  // The second line repeats a character exactly where the first line repeats one.
   for (size_t i = 0; i < at; ++i) {
     if (punctuation_[i]) continue;
     const auto written = static_cast<size_t>(used[i]);

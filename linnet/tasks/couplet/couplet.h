@@ -1,4 +1,4 @@
-// Parts of writing couplets that the writer and the server share (linnet/couplet.h).
+// Parts of couplet generation that CoupletWriter (linnet/couplet.h) and the server share.
 //
 //   const CoupletTokens tokens(model);
 //   const CoupletLine line(tokens, "海上明月");
@@ -24,14 +24,14 @@ struct CoupletTokens {
 
   Vocabulary vocabulary;
   std::vector<bool> punctuation;
-  std::vector<int32_t> unwritten;  // tokens allowed only where the first line has them
+  std::vector<int32_t> unwritten;  // never drawn: special tokens, and punctuation, which is copied
   size_t longest;                  // maximum length of a first line, in characters
-  int32_t comma;     // replaces punctuation outside the vocabulary; kUnknown if it has no comma
+  int32_t comma;     // read for punctuation outside the vocabulary; kUnknown without a comma in it
   std::string path;  // of the model, for messages
 };
 
-// Removes blanks, which some data sets write between characters. Throws InputError, beginning with
-// `what`, on text that is not UTF-8 or has control characters.
+// Removes blanks, which some data sets write between characters. Throws InputError, with a message
+// that begins with `what`, on text that is not UTF-8 or has control characters.
 std::string WithoutBlanks(const std::string& text, const std::string& what = "the first line");
 
 // A first line, and the tokens allowed at each place of the second line.
@@ -52,7 +52,8 @@ class CoupletLine {
   // The characters outside the vocabulary whose simplified forms are outside too, each once, in
   // order. All are read as the unknown token.
   std::vector<std::string> Unknown() const;
-  // Sets the logits of tokens not allowed at place `at` to -infinity; `used`: the tokens before it.
+  // Sets the logits of tokens not allowed at place `at` of the second line to -infinity.
+  // `used`: the second line's tokens before that place.
   void Allow(size_t at, std::span<const int32_t> used, std::span<float> logits) const;
 
  private:

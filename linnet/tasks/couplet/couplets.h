@@ -34,9 +34,9 @@ enum class CoupletSplit {
 // differ in their number of lines, or if no pair is usable.
 CoupletSet LoadCouplets(const std::string& dir, CoupletSplit split);
 
-// The pieces [begin, end) of a line of that length, cut at its pauses, so that the same pieces of
-// both lines are parallel. Verse of five characters pauses after the second; verse of seven after
-// the fourth, or after the second. Lines of other lengths have no pieces.
+// The pieces [begin, end) of a line of `characters` characters, cut at its pauses: a piece of the
+// first line and the same piece of the second are parallel. Verse of five characters pauses after
+// the second; verse of seven after the fourth, or after the second. Other lines have no pieces.
 struct Piece {
   size_t begin, end;
 };

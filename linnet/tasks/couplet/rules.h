@@ -16,7 +16,7 @@ bool IsPunctuation(char32_t c);
 struct CoupletRules {
   bool length = true;       // it has as many characters as the first line
   bool punctuation = true;  // it has the first line's punctuation, at the same places
-  bool places = true;       // no other character is the first line's at the same place
+  bool places = true;       // every other character differs from the first line's at its place
   bool repeats = true;      // it repeats a character only where the first line repeats one
   bool mirrored = true;     // where the first line repeats a character, it repeats one too
 

@@ -13,7 +13,7 @@
 namespace linnet {
 namespace {
 
-// Perplexity per character of second lines. The end token is not counted: their length is known.
+// Perplexity per character of second lines. The end token is not counted: a line's length is known.
 Evaluation EvalCouplets(const EvalOptions& options, Engine& engine, const EvalProgress& report) {
   const Model& model = engine.model();
   const DatasetOptions& from = options.from;

@@ -6,10 +6,10 @@
 namespace linnet {
 namespace {
 
-// Each traditional character and its simplified form, in order of the former. Derived from the
+// Pairs of a traditional character and its simplified form, sorted by the first. Derived from the
 // Unihan database of Unicode 15.0 (kSimplifiedVariant) and from ICU 72's transliterator
 // Traditional-Simplified, which also has variants such as U+5DD6. One form for each character,
-// both in U+4E00 to U+9FFF; ICU's where the two differ.
+// both in U+4E00 to U+9FFF; ICU's where the sources differ.
 //
 // Copyright (c) 1991-2022 Unicode, Inc. Modified: selected and rearranged.
 //

@@ -10,10 +10,11 @@
 
 namespace linnet {
 
-// nullopt for a character without another simplified form. Of several forms, the most common one.
+// The simplified form of a character, the most common one if it has several; nullopt if it has none
+// other than itself.
 std::optional<char32_t> SimplifiedOf(char32_t traditional);
 
-// Size of the table.
+// Number of characters for which SimplifiedOf() returns a form.
 size_t TraditionalCharacters();
 
 }  // namespace linnet

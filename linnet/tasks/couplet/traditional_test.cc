@@ -22,7 +22,7 @@ TEST(SimplifiedOf, KnowsCommonCharacters) {
   for (const char32_t c : U"海上明月a，。") EXPECT_EQ(SimplifiedOf(c), std::nullopt);
 }
 
-// The search finds every entry: they are in order, and none is there twice.
+// The search finds every entry, so the table is sorted and has no character twice.
 TEST(SimplifiedOf, FindsEveryEntryOfTheTable) {
   size_t found = 0;
   for (char32_t c = 0; c <= 0x10ffff; ++c) {
@@ -39,7 +39,7 @@ TEST(SimplifiedOf, FindsEveryEntryOfTheTable) {
 
 class Traditional : public testing::Test {
  protected:
-  // Of 國 the model knows both forms, of 漢, 龍 and 馬 only the simplified one.
+  // The vocabulary has both forms of 國, but only the simplified forms of 漢, 龍 and 馬.
   Engine engine_{RandomModel("couplet", "character", 40, 11, "，。海上明月国國汉龙马天地山水"),
                  {.threads = 1}};
   CoupletTokens tokens_{engine_.model()};
@@ -62,7 +62,7 @@ TEST_F(Traditional, FirstLinesAreReadInSimplifiedForm) {
   EXPECT_EQ(Prompt("漢海龍"), Prompt("汉海龙"));
   EXPECT_NE(Prompt("國"), Prompt("国"));  // in the vocabulary: not converted
   EXPECT_EQ(CoupletLine(tokens_, "漢海").Unknown(), std::vector<std::string>());
-  // 鳳 has a simplified form, which the model does not know either.
+  // 鳳 has a simplified form, but that is not in the vocabulary either.
   const CoupletLine line(tokens_, "漢鳳囧凤");
   EXPECT_EQ(line.Unknown(), (std::vector<std::string>{"鳳", "囧", "凤"}));
   EXPECT_EQ(line.character(0), "漢");
@@ -89,7 +89,7 @@ TEST_F(Traditional, BothFormsCountAsOneCharacter) {
       EXPECT_EQ(text.substr(9), first);
     }
   }
-  // Two forms with a token each are two characters.
+  // If both forms have a token, they are two characters.
   for (const std::string& text : Texts("國海国", 4)) EXPECT_NE(text.substr(0, 3), text.substr(6));
   // Unknown characters are compared as given.
   for (const std::string& text : Texts("囧海凤囧", 4)) {

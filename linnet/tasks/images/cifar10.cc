@@ -41,7 +41,8 @@ void Append(std::span<const uint8_t> batch, const std::string& where, ImageSet& 
   for (size_t at = 0; at < batch.size(); at += kRecord) {
     if (batch[at] >= kClasses) {
       throw InputError(where, ": image ", at / kRecord, " has the label ", int{batch[at]},
-                       "; CIFAR-10 has 0 to 9, so this is another file, or a corrupt one");
+                       "; CIFAR-10 has 0 to 9, this is another file or a corrupt one; copy or "
+                       "download it again");
     }
     images.labels.push_back(batch[at]);
     const uint8_t* planes = batch.data() + at + 1;

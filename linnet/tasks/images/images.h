@@ -20,7 +20,7 @@ namespace linnet {
 
 struct DatasetOptions;  // task.h
 
-// As the functions of linnet/images.h, which take an Engine.
+// Like the functions of linnet/images.h, but with a Generator in place of the Engine.
 std::vector<uint8_t> SampleImages(Generator& generator, size_t count, const SampleOptions& options);
 std::vector<uint8_t> CompleteImages(Generator& generator, std::span<const uint8_t> images,
                                     size_t known, const SampleOptions& options);

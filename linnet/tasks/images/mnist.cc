@@ -41,7 +41,7 @@ ImageSet LoadMnist(const std::string& dir, Split split) {
   IdxArray labels = ReadIdx(labels_path);
 
   if (images.shape.size() != 3 || images.shape[1] != kMnistSide || images.shape[2] != kMnistSide) {
-    throw InputError(images_path, ": not images of 28 x 28; MNIST's are");
+    throw InputError(images_path, ": not images of 28 x 28; name a folder with MNIST's files");
   }
   if (images.shape[0] == 0) throw InputError(images_path, ": holds no images; download it again");
   if (labels.shape.size() != 1) throw InputError(labels_path, ": not a list of labels");

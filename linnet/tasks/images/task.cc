@@ -14,7 +14,7 @@
 namespace linnet {
 namespace {
 
-// The mean of each row of an image; the first row is without its first byte.
+// Averages `bytes`, one value for each byte of an image except the first, over each image row.
 std::vector<double> ByRow(const std::vector<double>& bytes, const ImageSet& images) {
   const auto height = static_cast<size_t>(images.height);
   const size_t width = images.image_bytes() / height;

@@ -7,8 +7,8 @@
 //   token      k_1  v_1  ..  k_p   v_p    k_i  v_i    ..  k_j   v_j     p = pairs
 //   mask       0    0    ..  0     0      1    0      ..  1     0
 //
-// The keys of a sequence differ, and are asked in random order. Keys are tokens 1 .. symbols, values
-// the `symbols` tokens after them.
+// The keys of a sequence differ, and are asked in random order. Keys are tokens 1 .. symbols,
+// values the `symbols` tokens after them.
 #ifndef LINNET_TASKS_RECALL_RECALL_TASK_H_
 #define LINNET_TASKS_RECALL_RECALL_TASK_H_
 
@@ -19,14 +19,14 @@ namespace linnet {
 
 struct RecallTask {
   int pairs = 16;
-  int symbols = 64;  // kinds of keys, and of values; at least `pairs`
+  int symbols = 64;  // number of different keys, and of different values; at least `pairs`
 
   int sequence_length() const { return 4 * pairs; }
   int vocabulary() const { return 2 * symbols + 1; }
 };
 
-// `batch` sequences, a function of the generator's state. Throws InputError on sizes below 1, and on
-// more pairs than symbols.
+// `batch` sequences, a function of the generator's state. Throws InputError on sizes below 1, on
+// more pairs than symbols, and on more than 2^20 symbols.
 MaskedBatch MakeRecallBatch(const RecallTask& task, int batch, Philox rng);
 
 }  // namespace linnet

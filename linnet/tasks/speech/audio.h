@@ -16,28 +16,27 @@
 namespace linnet {
 
 // Reads a file in a format of libsndfile. Averages the channels and resamples (band-limited) to
-// `rate`. Throws InputError on a file that is missing, empty, not audio, truncated, longer than a
-// day, or has samples that are not finite or beyond a million times full scale.
+// `rate`. Throws InputError on a file that is missing, empty, not audio, truncated or longer than a
+// day, and on samples that are not finite or beyond a million times full scale.
 Audio ReadAudio(const std::string& path, int rate);
 
 // The same for the bytes of a file; `label` names it in errors.
 Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int rate);
 
-// Reads the same samples in pieces, in constant memory: from a file, or from a pipe with WAV as
-// they arrive.
+// Reads the same samples in pieces, in constant memory, from a file or from a pipe of WAV data.
 //
 //   AudioReader reader("speech.wav", 16'000);
 //   while (const size_t count = reader.Read(piece)) ...
 class AudioReader {
  public:
-  // "-" is standard input. Throws as ReadAudio() does.
+  // "-" is standard input. This and Read() throw as ReadAudio() does, but accept any length.
   AudioReader(const std::string& path, int rate);
   ~AudioReader();
   AudioReader(const AudioReader&) = delete;
   AudioReader& operator=(const AudioReader&) = delete;
 
-  // Fills `samples` and returns the number of samples read: fewer at the end, then 0. From a pipe
-  // it returns the samples that have arrived, at least one.
+  // Reads up to samples.size() samples and returns their number, 0 only at the end. Waits for the
+  // data of a pipe.
   size_t Read(std::span<float> samples);
   int file_rate() const;  // samples per second in the file
 

@@ -22,7 +22,7 @@ namespace linnet {
 
 struct Decoded {
   std::vector<int> labels;
-  std::vector<size_t> frames;  // the first frame of each
+  std::vector<size_t> frames;  // the first frame of each label
   double log_probability = 0;  // greedy: of the path; beam: of all paths that the search kept
 };
 

@@ -55,7 +55,7 @@ struct Hearing {
   ErrorRate errors;
   size_t heard = 0;                            // number of transcribed utterances
   double audio_seconds = 0, work_seconds = 0;  // of the transcribed utterances
-  std::vector<std::string> faults;             // error messages of the others
+  std::vector<std::string> faults;             // error messages of the other utterances
 };
 
 Hearing Hear(const SpeechSet& set, Transcriber& transcriber, const EvalProgress& report) {

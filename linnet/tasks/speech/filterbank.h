@@ -66,7 +66,7 @@ void NormalizeFrames(std::span<float> frames, size_t bins);
 void NormalizeFrames(std::span<float> frames, std::span<const float> mean,
                      std::span<const float> deviation);
 
-// Concatenates `stack` frames, from frame `first` of frames [N, bins] on, to [stack * bins]. Frames
+// Concatenates frames first .. first + stack - 1 of frames [N, bins] in `to` [stack * bins]. Frames
 // out of range are zeros (first may be negative).
 void StackFrames(std::span<const float> frames, size_t bins, ptrdiff_t first, size_t stack,
                  std::span<float> to);

@@ -29,7 +29,7 @@ class SpeechEncoder {
   const Model& model() const { return engine_.model(); }
   size_t inputs() const;         // floats per position
   size_t classes() const;        // log-probabilities per position
-  size_t max_positions() const;  // longest utterance of training
+  size_t max_positions() const;  // of the longest training utterance
 
   // Throws InputError if the sizes disagree, RuntimeError if an output is not finite.
   void Encode(std::span<const float> inputs, std::span<float> log_probs);

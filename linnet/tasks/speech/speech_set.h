@@ -48,7 +48,7 @@ struct SpeechSet {
   std::vector<std::string> phones = {};  // sorted
   std::vector<Utterance> utterances = {};
   std::vector<std::string> unknown_words = {};  // not in the dictionary; sorted, without duplicates
-  size_t left_out = 0;                          // number of utterances left out because of them
+  size_t left_out = 0;                          // number of utterances left out for these words
 };
 
 // AN4 has no validation set: kValidation is eight of its 74 training speakers, spread evenly over
@@ -58,13 +58,13 @@ enum class SpeechSplit { kTrain, kValidation, kTest };
 // From a folder with etc/ (fileids, transcriptions, an4.dic) and wav/ (FLAC, NIST SPHERE or WAV).
 // Throws InputError, naming the file, if something is missing or inconsistent.
 SpeechSet LoadAn4(const std::string& dir, SpeechSplit split);
-// Whether the folder holds such files.
+// Whether the folder has AN4's list of training recordings, etc/an4_train.fileids.
 bool An4Present(const std::string& dir);
 
-// Reads a manifest. `phones` are the allowed ones in order, for example a model's; if empty, those
-// of the dictionary and the manifest, sorted. A phone of the manifest is kept if `phones` contains
-// it literally, else converted to upper case without stress. Throws InputError, naming the line, on
-// invalid data.
+// Reads a manifest. `phones` lists the allowed phones in order, for example a model's; empty: all
+// phones of the dictionary and the manifest, sorted. A phone of the manifest is kept if `phones`
+// contains it literally, else converted to upper case without stress. Throws InputError, naming the
+// line, on invalid data.
 SpeechSet LoadManifest(const std::string& path, const Pronunciations& dictionary,
                        const std::vector<std::string>& phones = {});
 

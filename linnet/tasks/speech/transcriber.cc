@@ -44,11 +44,11 @@ double SecondsOf(const SpeechSpec& spec, size_t position) {
   return static_cast<double>(position * Size(spec.stride)) * FilterbankOptions().step_ms / 1000;
 }
 
-// A range of positions that the network encodes on its own, and the subrange whose outputs are
-// used.
+// A range of positions that the network encodes as a sequence of its own, and the part of it whose
+// outputs are used.
 struct Window {
   size_t begin, end;            // positions
-  size_t keep_begin, keep_end;  // within them
+  size_t keep_begin, keep_end;  // positions whose outputs are used
 };
 
 // Positions shared by neighboring windows.
@@ -196,7 +196,7 @@ struct LINNET_HIDDEN PhoneStream::Inside {
         lead(encoder.NewState()),
         next(encoder.NewState()) {}
 
-  // Computes a frame from one window of samples. Keeps the last [stack, bands] frames.
+  // Computes a frame from one window of samples, and appends it with Push().
   void Frame(std::span<const float> samples) {
     const size_t bands = Size(spec.bands);
     std::vector<float> frame(bands);
@@ -204,6 +204,7 @@ struct LINNET_HIDDEN PhoneStream::Inside {
     NormalizeFrames(frame, mean, deviation);
     Push(frame);
   }
+  // Keeps the last `stack` frames. Makes a position ready when its stacked frames are complete.
   void Push(std::span<const float> frame) {
     const size_t bands = Size(spec.bands), stack = Size(spec.stack);
     if (last.empty()) last.assign(stack * bands, 0.0f);
@@ -218,8 +219,8 @@ struct LINNET_HIDDEN PhoneStream::Inside {
     }
   }
 
-  // Encodes the positions that are ready. At the model's last position, a second state replaces the
-  // first one; it has already read the last quarter of the positions.
+  // Encodes the positions that are ready. When `lead` has read as many positions as the model has,
+  // `next` replaces it: `next` has already read the last quarter of them.
   void Hear() {
     const size_t most = encoder.max_positions(), warm = most - Shared(most);
     const size_t width = encoder.inputs(), classes = encoder.classes();

@@ -84,7 +84,7 @@ std::vector<Phone> Streamed(const std::shared_ptr<const Model>& model, const Aud
   for (size_t at = 0; at < audio.samples.size(); at += piece) {
     const size_t count = std::min(piece, audio.samples.size() - at);
     for (const Phone& phone : stream.Read(std::span(audio.samples).subspan(at, count))) {
-      // A phone is returned after it sounds, and within the delay plus the length of a piece.
+      // A phone is returned delay_seconds() after it begins, or later by at most 30 ms and a piece.
       const double now = stream.seconds();
       EXPECT_LE(phone.seconds + stream.delay_seconds(), now + 1e-9);
       EXPECT_GE(phone.seconds + stream.delay_seconds() + 0.03 + static_cast<double>(piece) / 16e3,
@@ -106,8 +106,8 @@ void ExpectSame(const std::vector<Phone>& a, const std::vector<Phone>& b) {
   }
 }
 
-// A stream in pieces of any size gives the same as the whole audio, whether shorter than the
-// model's 40 positions (1.2 s) or much longer, with several states in turn.
+// A stream in pieces of any size gives the same phones as the whole audio, whether that is shorter
+// than the model's 40 positions (1.2 s), or so much longer that several states read it in turn.
 TEST(PhoneStream, MatchesTheWholeRecording) {
   const auto model = RandomModel("causal-linear");
   Transcriber transcriber(model, {.threads = 2});

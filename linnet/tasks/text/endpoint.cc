@@ -21,7 +21,7 @@ const char* Reason(TextEnd end) {
   return end == TextEnd::kStop || end == TextEnd::kEndToken ? "stop" : "length";
 }
 
-// A text in progress, its choice in the answer.
+// A text in progress, which becomes one element of `choices` in the answer.
 struct Choice {
   TextDraft draft;
   std::optional<TokenScores> scores;  // if the request has logprobs
@@ -66,7 +66,7 @@ struct Session {
             {"total_tokens", prompt + written},
             {"prompt_tokens_details", {{"cached_tokens", account->known.load()}}}};
   }
-  // Warns of a text longer than in training, which sine positions allow.
+  // Adds a warning if a text is longer than the training sequences, which sine positions allow.
   void WarnOfLength(size_t longest, ordered_json& answer) const {
     if (longest <= trained) return;
     answer["warning"] =
@@ -106,11 +106,11 @@ struct Session {
       pipe->Push(Event("", event));
     }
   }
-  // The answer that is not streamed. Each choice becomes text at once: with logprobs, the JSON values
-  // of all choices together would take several times the memory of their text.
+  // The answer to a request without `stream`. Choices are serialized one by one: with logprobs, the
+  // JSON values of all choices together would take several times the memory of their text.
   std::string Whole() {
     std::string text = Dump(Object(ordered_json::array()));
-    text.resize(text.size() - 2);  // the ends of the list, which comes last, and of the object
+    text.resize(text.size() - 2);  // removes "]}": the list is the last field
     size_t longest = 0;
     for (size_t i = 0; i < choices.size(); ++i) {
       Choice& choice = choices[i];
@@ -141,8 +141,8 @@ struct Session {
   }
 };
 
-// The work for each prompt. Each choice's draws depend on the seed and its number among its
-// prompt's choices, so a prompt's texts are those of a request with this prompt alone.
+// The work for each prompt. A choice's draws depend on the seed and on its index among the choices
+// of its prompt, so a prompt gets the same texts as in a request of its own.
 std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary,
                          const std::shared_ptr<Session>& session) {
   std::vector<Work> works;

@@ -1,4 +1,4 @@
-// Parts of writing text that the writer and the server share (linnet/text.h).
+// Parts of text generation that TextWriter (linnet/text.h) and the server share.
 //
 //   TextDraft draft(vocabulary, {.tokens = 200});
 //   const std::optional<int32_t> token = draft.Next(logits, shown);

@@ -205,8 +205,8 @@ std::vector<std::string> Characters(const std::string& text) {
   return characters;
 }
 
-// With random weights: the second line is as long as the first and has the same punctuation. Other
-// characters differ from those at the same place, and repeat only where the first line's do.
+// With random weights: the second line is as long as the first and has the same punctuation. Every
+// other character differs from the first line's at its place, and repeats only where that one does.
 TEST(CoupletWriter, KeepsTheRules) {
   Engine engine(RandomModel("couplet", "character"), {.threads = 1});
   CoupletWriter writer(engine);

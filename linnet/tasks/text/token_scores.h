@@ -1,13 +1,13 @@
 // The log-probabilities of a text's tokens, in the format of OpenAI's completions: `logprobs`.
 //
 //   TokenScores scores(vocabulary, /*top=*/2);
-//   scores.Add(token, outputs);                  // each token that was drawn, and the head's outputs
+//   scores.Add(token, outputs);                  // each drawn token, and the head's outputs
 //   answer["logprobs"] = scores.Take(shown);     // of the tokens whose text is shown
 //
 //   {"tokens": ["a", "bytes:\\xe6"], "token_logprobs": [-0.1, -2.5],
 //    "top_logprobs": [{"a": -0.1, "b": -2.6}, ...], "text_offset": [0, 1]}
 //
-// They are natural logarithms of the model's own distribution, before temperature, top_k and top_p.
+// Logarithms are natural, and of the model's own distribution: before temperature, top_k and top_p.
 #ifndef LINNET_TASKS_TEXT_TOKEN_SCORES_H_
 #define LINNET_TASKS_TEXT_TOKEN_SCORES_H_
 
@@ -26,17 +26,17 @@ namespace linnet {
 
 class TokenScores {
  public:
-  // `top`: number of the most likely tokens in top_logprobs; the drawn token is always there. The
-  // vocabulary must outlive this.
+  // `top`: number of the most likely tokens in top_logprobs; the drawn token is added to them if it
+  // is not among them. The vocabulary must outlive this.
   TokenScores(const Vocabulary& vocabulary, size_t top) : vocabulary_(&vocabulary), top_(top) {}
 
   // A drawn token, and the head's outputs at the token before it.
   void Add(int32_t token, std::span<const float> outputs);
 
-  // The tokens that begin in `shown`: whole characters, with U+FFFD for each byte of invalid UTF-8,
-  // that continue the text of the previous calls. text_offset: position of each token's character
-  // in the whole text, in characters. Tokens of text that is never shown, such as a stop string,
-  // are left out.
+  // Returns the tokens whose text begins in `shown`, which continues the previous calls' text:
+  // whole characters, with U+FFFD for each byte of invalid UTF-8. text_offset is the index of a
+  // token's first character in the whole text. Tokens of text that is never shown, such as a stop
+  // string, are left out.
   nlohmann::ordered_json Take(std::string_view shown);
 
  private:

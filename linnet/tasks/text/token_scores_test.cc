@@ -42,7 +42,7 @@ TEST(TokenScores, ListsTheMostLikelyTokensAndTheSampledOne) {
     names.push_back(name);
     values.push_back(value);
   }
-  // Of two equally likely tokens the first in the vocabulary; then the drawn one.
+  // <|end|> and c are equally likely: the first in the vocabulary is listed. Then the drawn token.
   EXPECT_EQ(names, (std::vector<std::string>{"b", "d", "<|end|>", "a"}));
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_NEAR(values[i], std::vector<double>({0, -1, -2, -5})[i] - log_sum, 1e-5);
@@ -103,7 +103,7 @@ TEST(TokenScores, LeaveOutAStopString) {
   const Taken cut = Write("海ab.c", {"ab"});
   EXPECT_EQ(cut.shown, "海");
   EXPECT_EQ(cut.offsets, (Offsets{0, 0, 0}));
-  // A beginning of a stop string that does not come is held back, then shown.
+  // The beginning of a stop string is held back, and shown if the rest does not follow.
   const Taken whole = Write("xaac", {"ab"});
   EXPECT_EQ(whole.shown, "xaac");
   EXPECT_EQ(whole.offsets, (Offsets{0, 1, 2, 3}));
