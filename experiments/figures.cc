@@ -16,7 +16,8 @@ std::string Text(const json& described, const char* field, const Scope& scope) {
 // Sets the color and marker that "looks" has for the series' label, if any.
 void SetLook(const Scope& scope, plot::Series& series) {
   const std::vector<std::string> markers = {"circle", "square", "diamond", "triangle"};
-  for (const auto& [label, look] : Find("looks", scope).value_or(json::object()).items()) {
+  const json looks = Find("looks", scope).value_or(json::object());
+  for (const auto& [label, look] : looks.items()) {
     if (strcasecmp(label.c_str(), series.label.c_str()) != 0) continue;
     series.color = look.at(0);
     const auto marker = std::ranges::find(markers, look.at(1).get<std::string>());

@@ -137,9 +137,8 @@ double Lab::TimeUpdates(const std::string& label, const fs::path& run,
   // The median ignores a short burst of other load.
   std::sort(tens.begin(), tens.end());
   const double each = tens.empty() ? 0 : tens[tens.size() / 2] / kTen;
-  if (!(each > 0))
-    throw RuntimeError(experiment_, ": the updates of ", label, " could not be timed");
-  return each;
+  if (each > 0) return each;
+  throw RuntimeError(experiment_, ": the updates of ", label, " could not be timed");
 }
 
 json Lab::Train(const std::string& label, const std::string& name,

@@ -117,7 +117,7 @@ class Usage(Case):
         for arguments, fragments in (([], ["mnist", "cifar10", "shakespeare", "11.6 MB", "170 MB", "1.12 MB",
                                            "CC BY-SA 3.0", "Krizhevsky 2009", "public domain"]),
                                      (["mnist"], ["https://ossci", "--to", "Examples:\n  linnet data", "Terms: CC BY"]),
-                                     (["an4"], ["dldata-public", "Terms: BSD-style", "unpacked beside it"]),
+                                     (["an4"], ["dldata-public", "Terms: BSD-style", "unpacked into the"]),
                                      (["shakespeare"], ["raw.githubusercontent.com/karpathy/char-rnn", "Terms: public"]),
                                      (["cifar10"], ["https://www.cs.toronto.edu/~kriz/", "--mirror"])):
             code, out, err = self.run_data(*arguments, "--help")

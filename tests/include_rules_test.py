@@ -39,7 +39,7 @@ REGISTRIES = (
 COMPARES = (
     ("linnet/tasks/*/*", "", "a task's own folder"),
     ("linnet/model/spec.cc", r"\btask\b", "the file format: files of the first versions have only the task's name"),
-    ("linnet/runtime/model_ref.h", r"\bkind\b", "the plain twin of the mixers' files, for tests and benchmarks"),
+    ("linnet/runtime/model_ref.cc", r"\bkind\b", "the plain twin of the mixers' files, for tests and benchmarks"),
     ("linnet/cli/verb_export.cc", r"\bkind\b", "the file format of fast-transformers, which has some of the attention kinds"),
     ("linnet/cli/verb_import.cc", r"\bkind\b", "the file format of fast-transformers: options for settings that its files lack"),
     ("linnet/train/config.cc", "lr_decay_form", "the form of a decay, not an attention"),

@@ -400,7 +400,7 @@ class Text(Case):
                     own[name] = ([shape[0] - 3, *shape[1:]], values[3 * math.prod(shape[1:]):])
             path = self.write("own.safetensors", safetensors(spec, own, metadata={}))
             command = ["import", path, "--heads", "2", "--activation", "gelu", *options, "--out", "b.safetensors"]
-            self.assertIn("linnet's are added, and never drawn", self.linnet(*command))
+            self.assertIn("linnet's are added but never sampled", self.linnet(*command))
             self.assertTrue(self.linnet_json(*command)["special_tokens_added"])
             self.assertIn("added", self.linnet_json("info", "b.safetensors")["training"]["special_tokens"])
             self.assertEqual(differing(read(self.dir / "b.safetensors")[0], read(whole)[0]), [])

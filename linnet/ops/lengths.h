@@ -17,8 +17,8 @@ inline void CheckLengths(const char* operation, const torch::Tensor& lengths,
                      lengths.scalar_type() == torch::kInt64 && lengths.device() == x.device() &&
                      (!dense || lengths.is_contiguous());
   if (right) return;
-  throw InputError(operation, ": lengths must be ", dense ? "a dense " : "an ", "int64 [", x.size(0),
-                   "] on the device of the inputs; got ", lengths.scalar_type(), " ",
+  throw InputError(operation, ": lengths must be ", dense ? "a dense " : "an ", "int64 [",
+                   x.size(0), "] on the device of the inputs; got ", lengths.scalar_type(), " ",
                    lengths.sizes(), " on ", lengths.device());
 }
 
