@@ -28,18 +28,18 @@ struct Record {
   nlohmann::ordered_json identity;  // the parameters of the case: N, batch, threads, ...
 };
 
-// Prints a table, or with `json` a list of {name, value, unit, limit, ratio, checked} and the
-// fields of `identity`.
+// Prints the records as a table or, with `json`, as a JSON list. An element of the list has the
+// fields name, value, unit, limit, ratio (value / limit) and checked, and those of `identity`.
 void PrintRecords(const std::vector<Record>& records, bool json);
 
-// Median seconds per call of each body. The bodies run in turns, so that other load on the machine
-// affects all of them; the whole measurement takes about `seconds`.
+// Returns the median seconds per call for each body. The bodies run in turns, so that other load on
+// the machine affects all of them. The whole measurement takes about `seconds`.
 std::vector<double> MedianSeconds(const std::vector<FunctionRef<void()>>& bodies, double seconds);
 
-// The median; for an even number of values the upper of the two in the middle.
+// Returns the median; for an even number of values, the larger of the two middle ones.
 double Median(std::vector<double> values);
 
-// max |value - expected| / max |expected|.
+// max |value - expected| / max |expected| over all added pairs. NaN if a difference is NaN.
 class RelativeError {
  public:
   void Add(double value, double expected);

@@ -1,4 +1,4 @@
-// The benchmarks of linnet-bench: each is a file and a line in main.cc.
+// The benchmarks of linnet-bench. Each is implemented in a file of its own and listed in main.cc.
 #ifndef BENCH_BENCHMARKS_H_
 #define BENCH_BENCHMARKS_H_
 

@@ -1,7 +1,8 @@
-// linnet bench causal-linear: forward and forward + backward of the attention kernel over sequence
-// lengths, for the bare product (phi(x) = x, no normalizer) and for the fused operation. The limit
-// is the longer of two times: the multiply-adds at this machine's measured peak, and streaming
-// inputs and outputs once.
+// linnet bench causal-linear: times the forward pass, and forward + backward, of the attention
+// kernel at several sequence lengths, for the bare product (phi(x) = x, no normalizer) and for the
+// product fused with feature map and normalizer. The limit is the longer of two times: computing
+// the multiply-adds at this machine's measured peak, and reading the inputs and writing the outputs
+// once.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -17,6 +18,7 @@
 #include "bench/benchmarks.h"
 #include "bench/causal_linear.h"
 #include "linnet/base/aligned.h"
+#include "linnet/base/larger_error.h"
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
@@ -51,7 +53,7 @@ double ToDouble(BFloat16 x) {
   return wide;
 }
 
-// One problem, with all tensors that a training step holds. Their elements are T.
+// One problem, with all the tensors of a training step. T is their element type.
 template <typename T>
 struct Case {
   Case(const CausalLinearBench& options, size_t length, ThreadPool& pool)
@@ -105,7 +107,8 @@ struct Case {
                                   [this](size_t count, RangeBody body) { pool.For(count, body); });
   }
 
-  // Reads every input of a pass and writes every output, once.
+  // Reads every input of the forward pass once and writes every output once; with `backward`, those
+  // of both passes. With `past_caches`, the stores bypass the caches.
   void Stream(bool backward, bool past_caches) {
     const auto floats = [](const AlignedBuffer<T>& x) { return x.size() * sizeof(T) / 4; };
     const auto read = [&](const AlignedBuffer<T>& x) {
@@ -178,7 +181,7 @@ void Check(Case<T>& problem, const CausalLinearForm& form) {
   CheckCausalLinear(shape, form, std::is_same_v<T, BFloat16>, heads);
 }
 
-// Bytes of the tensors of a problem and of the reference that checks it.
+// Bytes that the tensors of a problem need, together with the reference that checks it.
 double Need(const CausalLinearBench& options, size_t length) {
   const auto n = static_cast<double>(length), d = static_cast<double>(options.dim),
              m = static_cast<double>(options.value_dim);
@@ -195,7 +198,7 @@ struct Growth {
 
 constexpr const char* kPasses[] = {"forward", "forward+backward"};
 
-// All lengths, with tensors of elements T.
+// Measures all lengths, with tensors of element type T.
 template <typename T>
 class Measurement {
  public:
@@ -223,7 +226,7 @@ class Measurement {
 
  private:
   // Whether a problem of `length` fits into the free memory. Throws InputError if the first length
-  // does not.
+  // does not fit.
   bool Fits(size_t length) const {
     const double need = Need(options_, length), there = static_cast<double>(AvailableMemory());
     if (there <= 0 || need <= 0.8 * there) return true;
@@ -315,7 +318,7 @@ class Measurement {
   ThreadPool pool_;
   const nlohmann::ordered_json identity_;
   std::vector<Record> records_;
-  Growth growth_[2][2];  // form, pass
+  Growth growth_[2][2];  // [form][pass]
   size_t longest_ = 0;
 };
 
@@ -342,11 +345,11 @@ void CheckCausalLinear(const CausalLinearShape& shape, const CausalLinearForm& f
       compare(grad_v, head.grad_v, row, twin.GradV(row, head.grad_out));
     }
   }
-  // bf16: the gradients are computed from a rounded output.
+  // In bf16 the results are rounded, and the backward pass also reads a rounded output.
   const double tolerance = bf16 ? 2e-2 : 1e-4;
   double worst = 0;
   for (const double error : {out.value(), grad_q.value(), grad_k.value(), grad_v.value()}) {
-    if (!(error <= worst)) worst = error;  // keeps a NaN
+    worst = LargerError(worst, error);
   }
   if (!(worst <= tolerance)) {
     throw RuntimeError("bench causal-linear: at N = ", length, " the ", form.name,

@@ -1,5 +1,5 @@
-// Shared parts of `linnet bench causal-linear` on the CPU and on a GPU: options, the forms that are
-// timed, and the check against the reference.
+// Code that `linnet bench causal-linear` shares between the CPU and a GPU: the options, the timed
+// forms of the operation, and the check against the reference.
 #ifndef BENCH_CAUSAL_LINEAR_H_
 #define BENCH_CAUSAL_LINEAR_H_
 
@@ -13,13 +13,14 @@
 namespace linnet::bench {
 
 struct CausalLinearBench : BenchOptions {
-  size_t batch = 0, heads = 8, dim = 32, value_dim = 0;  // batch 0: by device; value_dim 0: dim
+  size_t batch = 0, heads = 8, dim = 32, value_dim = 0;  // batch 0: 1 (GPU: 16); value_dim 0: dim
   size_t min_n = 512, max_n = 65536;
   size_t segments = 0;  // on a GPU: concurrent parts of a sequence; 0: automatic
   std::string layout = "head", precision = "f32", device = "cpu";
 };
 
-// Two forms are timed: the product alone, and the product fused with feature map and normalizer.
+// A form of the operation. Two are timed: "bare", the product alone, and "fused", the product with
+// feature map and normalizer.
 struct CausalLinearForm {
   const char* name;
   kernels::CausalLinearOptions options;
@@ -29,20 +30,21 @@ inline constexpr CausalLinearForm kCausalLinearForms[] = {
     {"fused", {}},
 };
 
-// Inputs and results of one head, row-major: q, k and their gradients [length, dim], all others
+// Inputs and results of one head, row-major. q, k, grad_q and grad_k are [length, dim], all others
 // [length, value_dim].
 struct CausalLinearHead {
   std::vector<double> q, k, v, grad_out, out, grad_q, grad_k, grad_v;
 };
 
-// Compares all rows of the output and some rows of the gradients with the reference. Throws
-// RuntimeError unless they agree.
+// For each head, compares all rows of the output and some rows of the gradients with the reference.
+// Throws RuntimeError if a relative error exceeds 1e-4 (bf16: 0.02).
 void CheckCausalLinear(const kernels::CausalLinearShape& shape, const CausalLinearForm& form,
                        bool bf16, const std::vector<CausalLinearHead>& heads);
 
-// Operations, two per multiply-add. Per position and head, the forward pass takes 2 D M
-// multiply-adds (D = dim, M = value_dim), to update the state and to read it; forward and backward
-// together, with `backward`, take 7 D M (eqs. 13-15).
+// Operations of the forward pass or, with `backward`, of forward and backward together; a
+// multiply-add counts as two. Per position and head, the forward pass takes 2 D M multiply-adds
+// (D = dim, M = value_dim): D M to update the state, D M to read it. Both passes take 7 D M
+// (eqs. 13-15).
 inline double CausalLinearFlops(const kernels::CausalLinearShape& shape, bool backward) {
   return (backward ? 14.0 : 4.0) * static_cast<double>(shape.dim * shape.value_dim) *
          static_cast<double>(shape.batch * shape.length * shape.heads);

@@ -29,7 +29,7 @@ double ToDouble(BFloat16 x) {
   return std::bit_cast<float>(bits);
 }
 
-// One problem with all tensors that a training step holds.
+// One problem, with all the tensors of a training step. T is their element type.
 template <typename T>
 class GpuCase {
  public:
@@ -80,7 +80,7 @@ class GpuCase {
     const double forward = 2 * keys + 2 * values;
     return backward ? forward + 4 * keys + 4 * values : forward;
   }
-  // Copies q and k over their gradients, to measure the memory's bandwidth.
+  // Copies q and k to grad_q and grad_k, to measure the memory's bandwidth.
   void Copy() {
     cuda::CopyOnDevice(grad_q_.data(), q_.data(), q_.size() * sizeof(T));
     cuda::CopyOnDevice(grad_k_.data(), k_.data(), k_.size() * sizeof(T));
@@ -115,7 +115,7 @@ class GpuCase {
   Buffer Make(size_t dim) const {
     return Buffer(shape_.batch * shape_.heads * shape_.length * dim);
   }
-  // Random numbers with a period of about a million.
+  // Fills x with random numbers. They repeat after kPeriod elements, to save time.
   void Fill(const Buffer& x, uint64_t stream) const {
     constexpr size_t kPeriod = 1'048'573;
     Philox rng(/*seed=*/shape_.length, stream);
@@ -162,7 +162,7 @@ class GpuCase {
   cuda::DeviceBuffer<float> kept_, scratch_;
 };
 
-// Median seconds of each body. They run in turns; round 0 is a warm-up.
+// Returns the median seconds of each body. The bodies run in turns; round 0 is a warm-up.
 std::vector<double> GpuSeconds(std::span<const FunctionRef<void()>> bodies) {
   constexpr size_t kRounds = 7;
   std::vector<std::vector<double>> seconds(bodies.size());

@@ -1,7 +1,8 @@
 // linnet bench generate: times whole images, sampling included. The limit per token is the longer
 // of two times: reading the weights once, and multiplying with them, at the rates of simple loops
 // in the same run. For softmax attention, the time to read the cached keys and values is added.
-// With --stateless, the limit is the time of the products of all positions so far.
+// With --stateless, the limit per token is the time to multiply all positions so far with the
+// weights.
 #include <algorithm>
 #include <functional>
 #include <iostream>
@@ -44,7 +45,7 @@ struct GenerateBenchOptions : BenchOptions {
   CudaBenchOptions cuda;
 };
 
-// The largest allowed relative error. It is wider in bf16 and int8, where float and double
+// The largest allowed relative error. It is larger in bf16 and int8, where float and double
 // occasionally round to different sides of a quantization boundary.
 double Tolerance(Precision precision) {
   return precision == Precision::kInt8 ? 0.05 : precision == Precision::kBf16 ? 0.02 : 1e-4;
@@ -54,7 +55,8 @@ double Tolerance(Precision precision) {
 // Returns the relative error; throws RuntimeError if it is above Tolerance().
 double Check(Engine& engine, const Checkpoint& checkpoint, size_t batch) {
   const ModelSpec& spec = checkpoint.spec();
-  // Reformer: two chunks, so that positions also attend to the previous chunk.
+  // Checks ten positions, or, for Reformer, which has no recurrent form, two chunks, so that
+  // positions also attend to the previous chunk.
   const bool steps = engine.model().steps();
   const auto length = static_cast<size_t>(
       std::min(spec.input.max_length, steps ? 10 : 2 * spec.stack.mixer().lsh_chunk));
@@ -98,17 +100,19 @@ double Check(Engine& engine, const Checkpoint& checkpoint, size_t batch) {
     }
   }
   std::sort(errors.begin(), errors.end());
-  // Rounding may hash a position into another bucket, which changes it and all positions that
-  // attend to it. Therefore the median error counts for Reformer, the maximum for all others.
+  // Rounding may hash a position into another bucket, which changes its output and those of all
+  // positions that attend to it. Therefore the median error counts for Reformer, and the maximum
+  // for all others.
   const double error = steps ? errors.back() : errors[errors.size() / 2];
   if (!(error <= Tolerance(engine.model().precision()))) {
-    throw RuntimeError("bench generate: outputs differ from the plain network's by ", error,
+    throw RuntimeError("bench generate: outputs differ from the reference's by ", error,
                        " (allowed: ", Tolerance(engine.model().precision()), "); not timed");
   }
   return error;
 }
 
-// Mean seconds per position of `step`, in each eighth of a sequence of `length` positions.
+// Calls step(t) for each of `length` positions. Returns the mean seconds per position in each
+// eighth of the sequence.
 std::vector<double> ByEighths(size_t length, const std::function<void(size_t)>& step) {
   std::vector<double> mean;
   const size_t parts = std::min<size_t>(8, length);
@@ -121,13 +125,12 @@ std::vector<double> ByEighths(size_t length, const std::function<void(size_t)>& 
   return mean;
 }
 
-// Seconds per batch of images if every token reads all earlier tokens again. The trapezoidal rule
-// integrates over a few lengths, since timing all lengths would take hours. `each` holds the
-// seconds of one call at each of `lengths`.
+// The time of a batch of images if every token reads all earlier tokens again. It is integrated
+// over a few lengths by the trapezoidal rule, since timing all lengths would take hours.
 struct Stateless {
-  double seconds = 0;
-  std::vector<size_t> lengths;
-  std::vector<double> each;
+  double seconds = 0;           // for the batch
+  std::vector<size_t> lengths;  // the timed lengths, in positions
+  std::vector<double> each;     // seconds of one call at each of `lengths`
 };
 Stateless MeasureStateless(Engine& engine, size_t pixels, size_t batch) {
   constexpr size_t kLengths = 9;
@@ -138,7 +141,7 @@ Stateless MeasureStateless(Engine& engine, size_t pixels, size_t batch) {
   for (size_t i = 0; i < kLengths; ++i) {
     const size_t length = std::max<size_t>(1, (pixels - 1) * i / (kLengths - 1));
     std::vector<int32_t> tokens(batch * length);
-    Philox rng(/*seed=*/3);  // equal tokens would all get the same hash
+    Philox rng(/*seed=*/3);  // random: equal tokens would all get the same hash
     for (int32_t& token : tokens) {
       token = static_cast<int32_t>(rng.Below(static_cast<uint32_t>(vocabulary)));
     }
@@ -162,8 +165,8 @@ Stateless MeasureStateless(Engine& engine, size_t pixels, size_t batch) {
   return result;
 }
 
-// Seconds of a batch of images without a state, over all lengths: the exact form of
-// MeasureStateless().
+// Seconds for a batch of images without a state, timed at every length: what MeasureStateless()
+// approximates.
 double MeasureWhole(Engine& engine, size_t pixels, size_t batch) {
   const Stopwatch watch;
   if (!engine.model().steps()) {
@@ -181,14 +184,14 @@ double MeasureWhole(Engine& engine, size_t pixels, size_t batch) {
   return watch.Seconds();
 }
 
-// Peak bytes for a batch of images, without the weights but with scratch: after the first token and
-// after the last.
+// Peak memory for a batch of images, in bytes, with scratch but without weights: after the first
+// token, and after the last one.
 struct OverAnImage {
   int64_t first = 0, last = 0;
 };
 OverAnImage MeasureMemory(const std::shared_ptr<const Model>& model, size_t pixels, size_t batch,
                           const GenerateBenchOptions& options) {
-  Engine engine(model, {.threads = options.threads});  // scratch not yet allocated
+  Engine engine(model, {.threads = options.threads});  // a new one, without scratch so far
   std::vector<float> outputs(batch * engine.output_size());
   std::vector<int32_t> tokens(batch * pixels, model->spec().input.vocabulary / 2);
   ResetPeakMemory();
@@ -210,11 +213,11 @@ OverAnImage MeasureMemory(const std::shared_ptr<const Model>& model, size_t pixe
   return memory;
 }
 
-// The time of an image, and the rates of the machine for its limit.
+// The time of an image, and the machine's rates, from which Limit() computes the limit.
 struct ImageTimes {
   double image = 0;          // seconds per image
   double read = 0;           // seconds to read the weights once
-  double products = 0;       // operations per second of the matrix products
+  double products = 0;       // operations per second of matrix products (Products)
   int64_t grown = 0;         // growth of the peak memory during the measurement, in bytes
   Stateless stateless = {};  // with --stateless
 };
@@ -236,7 +239,7 @@ ImageTimes MeasureImages(Engine& engine, size_t pixels, size_t batch,
   std::vector<double> seconds, reads, rates;
   const Stopwatch whole;
   do {
-    // In turns, so that other load on the machine affects all of them.
+    // Measures rates and images in turns, so that other load on the machine affects both.
     const std::vector<double> limits = MedianSeconds({read, multiply}, 0.1);
     reads.push_back(limits[0]), rates.push_back(products.Operations() / limits[1]);
     if (options.stateless) {
@@ -254,7 +257,7 @@ ImageTimes MeasureImages(Engine& engine, size_t pixels, size_t batch,
   return times;
 }
 
-// Seconds per image that the machine's rates allow.
+// The limit: the fewest seconds per image that the machine's rates allow.
 double Limit(const Model& model, const ImageTimes& times, size_t pixels, size_t batch,
              bool stateless) {
   const double products = ProductOperations(model.spec()) / times.products;  // per token
@@ -262,7 +265,7 @@ double Limit(const Model& model, const ImageTimes& times, size_t pixels, size_t 
   if (stateless) return steps * (steps + 1) / 2 * products;
   double limit = steps * std::max(times.read / static_cast<double>(batch), products);
   if (StateKindOf(model) == StateKind::kCache) {
-    // Half of the positions on average, at the rate of reading the weights.
+    // A step reads half of the full cache on average, at the rate of reading the weights.
     limit += steps * StateBytes(model.spec(), model.precision()) / 2 * times.read /
              static_cast<double>(model.weight_bytes());
   }
@@ -274,7 +277,7 @@ std::vector<double> MeasureSteps(Engine& engine, size_t pixels, size_t batch) {
   State state = engine.NewState(batch);
   std::vector<float> outputs(batch * engine.output_size());
   const std::vector<int32_t> token(batch, engine.model().spec().input.vocabulary / 2);
-  std::vector<std::vector<double>> passes;  // several, since other load may slow down one
+  std::vector<std::vector<double>> passes;  // three, since other load may slow down one
   for (int pass = 0; pass < 3; ++pass) {
     state.Reset();
     passes.push_back(ByEighths(pixels - 1, [&](size_t) { engine.Step(state, token, outputs); }));

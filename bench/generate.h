@@ -12,14 +12,14 @@
 namespace linnet::bench {
 
 struct CudaBenchOptions {
-  size_t lanes = 1;      // CudaOptions::lanes
+  size_t lanes = 1;      // parts of the batch that step concurrently (CudaOptions::lanes)
   double seconds = 1.0;  // minimum time to measure; always at least one batch
   bool profile = false;  // also times each kernel of a step
 };
 
 // Times the generation of images on a GPU, `batch` images at a time. The limit is the longer of two
-// times: moving the bytes of weights and states, and computing the products, at the rates of a copy
-// and of a large product in the same run.
+// times: moving the weights and states at the rate of a large copy, and computing the matrix
+// products at the rate of a large product. Both rates are measured in the same run.
 std::vector<Record> MeasureGenerationOnCuda(const Checkpoint& checkpoint, const std::string& name,
                                             Precision precision, size_t batch,
                                             const CudaBenchOptions& options);

@@ -14,12 +14,14 @@
 namespace linnet::bench {
 namespace {
 
-// Wider in bf16: the GPU also rounds the results of products, except in the residual stream.
+// The largest allowed relative error. In bf16 it is larger than on the CPU: the GPU also rounds the
+// results of products to bf16, except in the residual stream.
 double GpuTolerance(Precision precision) { return precision == Precision::kF32 ? 1e-4 : 0.05; }
 
-// Compares steps of the first and the last sequence with the reference (ModelRef). Returns the
-// relative error; throws RuntimeError if it is too large. 20 positions are enough for at least one
-// fold of waiting keys and values into the state (kernels/linear_step.h).
+// Compares the outputs of steps, for the first and the last sequence of the batch, with the
+// reference (ModelRef). Returns the largest relative error of a position; throws RuntimeError if it
+// is too large. The 20 positions include at least one fold of waiting keys and values into the
+// state (kernels/linear_step.h).
 double Check(CudaEngine& engine, const Checkpoint& checkpoint) {
   const ModelSpec& spec = checkpoint.spec();
   const auto length = static_cast<size_t>(std::min(spec.input.max_length, 20));
@@ -52,7 +54,7 @@ double Check(CudaEngine& engine, const Checkpoint& checkpoint) {
   engine.Reset();
   const double allowed = GpuTolerance(engine.model().precision());
   if (!(worst <= allowed)) {
-    throw RuntimeError("bench generate: outputs differ from the plain network's by ", worst,
+    throw RuntimeError("bench generate: outputs differ from the reference's by ", worst,
                        " (allowed: ", allowed, "); not timed");
   }
   return worst;

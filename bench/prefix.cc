@@ -1,5 +1,5 @@
-// linnet bench prefix: reading a known prefix in one call, against reading the same tokens step by
-// step.
+// linnet bench prefix: times reading a known prefix in one call, against reading the same tokens
+// step by step.
 #include <iostream>
 #include <memory>
 #include <string>
@@ -23,7 +23,7 @@ namespace {
 struct PrefixBenchOptions : BenchOptions {
   int length = 10'000;
   std::vector<std::string> precisions = {"f32", "bf16", "int8"};
-  std::vector<std::string> languages;  // kinds of random language models; empty: the paper's model
+  std::vector<std::string> languages;  // mixers of random language models; empty: the paper's model
 };
 
 Record Measure(const std::string& name, const Checkpoint& checkpoint, Precision precision,
@@ -62,7 +62,7 @@ Record Measure(const std::string& name, const Checkpoint& checkpoint, Precision 
   const auto multiply = [&] { products.Run(engine.pool()); };
   const std::vector<double> median = MedianSeconds({prefix, multiply}, options.seconds);
   const double seconds = median[0], rate = products.Operations() / median[1];
-  // The head runs at the last token alone.
+  // The model's head runs only at the last token.
   const ModelSpec& spec = model->spec();
   const double head = 2.0 * spec.stack.d_model * spec.OutputSize();
   const double operations = (ProductOperations(spec) - head) * options.length + head;

@@ -16,7 +16,7 @@
 
 namespace linnet::bench {
 
-// One product per thread, of a typical size: [128, 256] by [256, 1024].
+// One matrix product per thread, of a typical size: [128, 256] by [256, 1024].
 class Products {
  public:
   Products(Precision precision, size_t threads);

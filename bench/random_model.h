@@ -11,16 +11,17 @@
 
 namespace linnet::bench {
 
-// The paper's model for "mnist" (8 layers of width 256) or "cifar10" (16 layers), with any
-// attention. Throws InputError for any other data set.
+// Returns the spec of the paper's model for "mnist" (8 layers of width 256) or "cifar10" (16
+// layers), with the given attention. Throws InputError for any other data set.
 ModelSpec RandomSpec(const std::string& dataset, const MixerSpec& attention = {});
 
-// A small language model: 12 layers of width 768 over 32,000 tokens. `kind` is a gated recurrence
-// (in flash-linear-attention's blocks) or rwkv7 (in BlinkDL's). Throws InputError for others.
+// Returns the spec of a small language model: 12 layers of width 768, and a vocabulary of 32,000
+// tokens. `kind` is a gated recurrence (in the layers of flash-linear-attention) or rwkv7 (in the
+// layers of BlinkDL's RWKV-7). Throws InputError for any other mixer.
 ModelSpec RandomLanguageSpec(const std::string& kind);
 
-// A model with random weights. It is written to a temporary file and opened like any other model;
-// the file is removed before the function returns.
+// Writes a model with random weights to a temporary file and opens it like any other model. The
+// file is removed before the function returns.
 Checkpoint RandomModel(const ModelSpec& spec);
 
 }  // namespace linnet::bench

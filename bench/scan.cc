@@ -14,6 +14,7 @@
 #include "bench/benchmarks.h"
 #include "bench/scan_policies.h"
 #include "linnet/base/aligned.h"
+#include "linnet/base/larger_error.h"
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
@@ -42,7 +43,7 @@ struct ScanBenchOptions : BenchOptions {
   std::vector<std::string> policies;
 };
 
-// One policy's problem, with all tensors that a training step holds.
+// A problem for one policy, with all the tensors of a training step.
 class ScanCase {
  public:
   ScanCase(const ScanBenchOptions& options, const ScanPolicy& policy, size_t length,
@@ -96,7 +97,7 @@ class ScanCase {
                           {backward_scratch_.data(), static_cast<size_t>(pool_.size())},
                           [this](size_t count, RangeBody body) { pool_.For(count, body); });
   }
-  // All positions one by one, on one thread.
+  // Runs all positions one by one, on one thread.
   void Steps() {
     std::fill(state_.begin(), state_.end(), 0.0f);
     kernels::ScanStepArgs args{.in = In(),
@@ -112,7 +113,8 @@ class ScanCase {
       next(args.in.decay), next(args.in.erase), next(args.in.write);
     }
   }
-  // Reads every input of a pass and writes every output, once.
+  // Reads every input of the forward pass once and writes every output once; with `backward`, those
+  // of both passes. With `past_caches`, the stores bypass the caches.
   void Stream(bool backward, bool past_caches) {
     for (const Buffer& x : in_) ReadAll(x);
     WriteAll(out_, past_caches);
@@ -121,9 +123,9 @@ class ScanCase {
     for (Buffer& x : grad_) WriteAll(x, past_caches);
   }
 
-  // Runs Steps(), or Forward() and Backward(), and compares the first outputs of the last head with
-  // the reference; without `steps`, also the gradients if the sequence is short. Throws
-  // RuntimeError if they differ.
+  // With `steps`, runs Steps(), otherwise Forward() and Backward(). Compares the first kMostRows
+  // outputs of the last head with the reference. Without `steps`, also compares the gradients if
+  // the sequence has at most kMostGradients positions. Throws RuntimeError if results differ.
   void Check(const ScanPolicy& policy, bool steps) {
     constexpr size_t kMostRows = 4096, kMostGradients = 512;
     if (steps) {
@@ -144,7 +146,7 @@ class ScanCase {
                                                  &grad.decay, &grad.erase, &grad.write};
       for (size_t i = 0; i < 6; ++i) {
         const double error = Error(Head(grad_[i], length), *want[i]);
-        if (!(error <= worst)) worst = error;  // keeps a NaN
+        worst = LargerError(worst, error);
       }
     }
     if (!(worst <= 1e-4)) {
@@ -155,7 +157,7 @@ class ScanCase {
   }
 
  private:
-  // Turns the random numbers in (-1, 1) into log-decays, strengths in (0, 1), and keys of norm 1.
+  // Makes inputs of random numbers in (-1, 1): log-decays, strengths in (0, 1), keys of norm 1.
   void Prepare(const ScanPolicy& policy) {
     for (float& g : in_[3]) g = -0.05f * (1 + g);  // mean -0.05, as for trained gates
     if (policy.write == ScanWrite::kAdd) return;

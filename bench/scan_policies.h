@@ -9,13 +9,15 @@
 
 namespace linnet::bench {
 
-// A policy: how the state decays, and what a position writes. `name` is a recurrence that uses it.
+// A policy of the scan: how the state decays, and what a position writes to it. `name` is a
+// recurrence with this policy.
 struct ScanPolicy {
   const char* name;
   kernels::ScanDecay decay;
   kernels::ScanWrite write;
-  // Number of products of a vector and the state per position and head: in the forward pass, and in
-  // forward + backward (each product has two gradients, and the writes are recomputed).
+  // Number of products between a vector and the state (D M multiply-adds each) per position and
+  // head: `forward` in the forward pass; `both` in forward + backward, where each product has two
+  // gradients and the writes are recomputed.
   double forward, both;
 };
 

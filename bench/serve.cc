@@ -1,5 +1,5 @@
-// linnet bench serve: many concurrent clients against the server. The limit is the engine alone,
-// without prompts and HTTP.
+// linnet bench serve: times couplet requests from many concurrent clients, or the first token of a
+// text model. The limit is the engine alone, without HTTP; for couplets, also without prompts.
 #include <httplib.h>
 
 #include <unistd.h>
@@ -38,7 +38,7 @@ struct ServeBenchOptions : BenchOptions {
 
 // The sampling options of the requests.
 constexpr ChoiceOptions kChoice = {.temperature = 0.7f, .top_p = 0.95f};
-constexpr size_t kChecked = 64;  // distinct requests sent alone first, then compared under load
+constexpr size_t kChecked = 64;  // requests whose responses alone and under load must match
 
 std::vector<std::string> FirstLines(const ServeBenchOptions& options, const CoupletTokens& tokens) {
   std::vector<std::string> lines;
@@ -108,7 +108,7 @@ std::string BodyOf(const std::string& line, size_t seed, int candidates) {
       .dump();
 }
 
-// A server of one model, on a separate thread; the destructor drains it.
+// A server of one model. It runs on a separate thread until the destructor drains it.
 class LocalServer {
  public:
   LocalServer(const char* name, const std::shared_ptr<const Model>& model,
@@ -149,7 +149,7 @@ class LocalServer {
   std::thread serving_;
 };
 
-// Returns the response; throws on failure.
+// Posts a couplet request and returns the body of the response. Throws RuntimeError on failure.
 std::string Ask(httplib::Client& client, const std::string& body) {
   const auto result = client.Post("/v1/couplets", body, "application/json");
   if (!result) throw RuntimeError("bench serve: ", httplib::to_string(result.error()));
@@ -166,7 +166,7 @@ double Resident() {
   return resident * 4096;
 }
 
-// Milliseconds from a prompt to the first token, over a new connection.
+// Sends a prompt over a new connection. Returns the milliseconds until the first token arrives.
 double FirstToken(const LocalServer& server, const std::string& prompt) {
   const auto client = server.Connect();
   const std::string body =
@@ -208,7 +208,7 @@ double PromptTime(const std::shared_ptr<const Model>& model, const std::string& 
   return 1e3 * MedianSeconds({read}, 0.5)[0];
 }
 
-// A folder that is removed at the end.
+// The path of a temporary folder, which the destructor removes.
 struct TemporaryFolder {
   const std::string path =
       std::filesystem::temp_directory_path() / StrCat("linnet_bench_serve.", getpid());
@@ -219,8 +219,9 @@ struct TemporaryFolder {
   }
 };
 
-// Sends long prompts to a text model three times: new ("cold"), repeated ("warm"), and repeated
-// after the server has been restarted with the same snapshot folder ("restarted").
+// Times the first token for long prompts. Each prompt is sent to a text model three times: new
+// ("cold"), repeated ("warm"), and repeated after a restart of the server with the same snapshot
+// folder ("restarted").
 void MeasureText(const ServeBenchOptions& options, const std::shared_ptr<const Model>& model) {
   constexpr size_t kPrompts = 15;
   const auto length = static_cast<size_t>(model->spec().input.max_length) - 16;
@@ -323,7 +324,7 @@ class Load {
     return BodyOf(lines_[seed % lines_.size()], seed, options_.candidates);
   }
 
-  // Every eighth request is one of the kChecked ones; every other request has a new seed.
+  // Every eighth request repeats one of the kChecked requests; all others have new seeds.
   void RunClient() {
     const auto client = server_.Connect();
     std::vector<double> mine;
@@ -349,7 +350,7 @@ class Load {
   const LocalServer& server_;
   const ServeBenchOptions& options_;
   const std::vector<std::string> lines_;
-  std::vector<std::string> alone_;  // answers to the checked requests
+  std::vector<std::string> alone_;  // responses to the kChecked requests, from AskAlone()
   std::atomic<size_t> asked_{0}, different_{0}, failed_{0};
   std::atomic<bool> stop_{false};
   std::mutex mutex_;  // guards latencies_ and why_

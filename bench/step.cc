@@ -35,8 +35,8 @@ struct StepBenchOptions : BenchOptions {
   std::vector<std::string> precisions = {"f32", "bf16", "int8"};  // of the language models
 };
 
-// The path of the shipped model: below the current folder, or, as in a source tree, below a folder
-// that contains this executable. "" if it is in neither.
+// Returns the path of the shipped model. Looks below the current folder, then below each folder
+// above this executable, as in a source tree. Returns "" if it finds none.
 std::string FindShippedModel() {
   std::error_code error;
   if (fs::exists(kShipped, error)) return kShipped;
@@ -56,7 +56,8 @@ std::vector<int32_t> RandomTokens(const ModelSpec& spec, size_t count) {
   return tokens;
 }
 
-// The outputs of steps must match those of Prefix().
+// Compares the outputs of single steps with those of Prefix(). Throws RuntimeError if they differ,
+// InputError if the model has no recurrent form.
 void Check(Engine& engine, const std::string& name) {
   if (!engine.model().steps()) {
     throw InputError(name, ": '", engine.model().spec().stack.mixer().kind,

@@ -1,4 +1,4 @@
-// linnet bench stream: accuracy of the running sums over millions of positions.
+// linnet bench stream: measures rounding errors of recurrent sums over millions of positions.
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,12 +32,13 @@ constexpr double kBar = 1e-4;  // the limit of a relative error
 
 float Phi(float x) { return x >= 0 ? x + 1 : std::exp(x); }
 
-// Errors of one head's steps against the same sums in double: of the state's s and z at the end,
-// and of sampled outputs. `drift`: keys and values are nearly constant, so that all additions lose
-// their low bits in the same direction.
+// Relative errors of one head: of the state's sums s and z at the end, and of sampled outputs.
 struct Errors {
   double s = 0, z = 0, out = 0;
 };
+// Compares the steps of one head with the same sums in double precision. With `narrow`, the state
+// is narrow (linear_step.h). With `drift`, keys and values are nearly constant, so that all
+// additions lose their low bits in the same direction.
 Errors Stream(size_t positions, bool narrow, bool drift, ProgressLine& progress) {
   const kernels::LinearStepShape shape{1, kDim, kDim, narrow};
   AlignedBuffer<float> hot(shape.HotFloats()), cold(shape.ColdFloats()),
@@ -108,7 +109,7 @@ void Run(const StreamBenchOptions& options) {
                                         {"narrow", narrow},
                                         {"drift", drift},
                                         {"isa", kernels::ActiveIsa()}}});
-        // A sum that has stopped growing exceeds this bound by far.
+        // The error of a sum that has stopped growing exceeds this bound by far.
         if (!(error <= 100 * limit)) {
           throw RuntimeError("bench stream: ", what, " has an error of ", error, " after ",
                              positions, " positions");

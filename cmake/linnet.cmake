@@ -42,7 +42,7 @@ endfunction()
 
 # linnet_torch_headers(TARGET)
 #   Compiles a program with linnet_ops' precompiled torch headers: parsing them takes longer than compiling most files.
-#   They require the same code generation: position-independent, as in a library.
+#   A precompiled header requires the same code generation as in linnet_ops: position-independent, as in a library.
 function(linnet_torch_headers target)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_options(${target} PRIVATE -fPIC)
@@ -53,7 +53,7 @@ endfunction()
 
 # linnet_test(NAME SOURCES a_test.cc ... DEPS base ... [LABELS torch] [ENV K=V ...] [ARGS ...])
 #   Adds the GoogleTest executable NAME and registers it with ctest. Tests share precompiled headers, torch's or
-#   base_test's, unless they need other options than those (DISABLE_PRECOMPILE_HEADERS).
+#   base_test's, unless they need other compiler options (DISABLE_PRECOMPILE_HEADERS).
 function(linnet_test name)
   if(NOT LINNET_TESTS)
     return()
@@ -92,8 +92,8 @@ function(linnet_embed_pages variable namespace)
 endfunction()
 
 # linnet_hidden_members(TARGET)
-#   With LINNET_UNITY, GCC takes the files of a target for headers, and warns of class members whose types are in their
-#   unnamed namespaces. This turns the warning off.
+#   With LINNET_UNITY, GCC takes the files of a target for headers, and warns of class members whose types are in an
+#   unnamed namespace. This function turns the warning off.
 function(linnet_hidden_members target)
   if(LINNET_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)

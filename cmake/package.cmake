@@ -6,8 +6,8 @@
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/linnet)
 
-# Sets VARIABLE to the objects of the folders of a half (run or train), and VARIABLE_libraries to the
-# libraries that they need.
+# Sets VARIABLE to the objects of all folders in one half (run or train), and VARIABLE_libraries to the
+# libraries that these objects need.
 function(linnet_half half variable)
   get_property(folders GLOBAL PROPERTY linnet_${half}_folders)
   get_property(libraries GLOBAL PROPERTY linnet_${half}_libraries)

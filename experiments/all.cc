@@ -90,7 +90,7 @@ class All {
         throw InputError("belongs to another --budget or --precision");
       }
     });
-    state_.update(kept);  // older files lack fields
+    state_.update(kept);  // files of older versions lack fields
   }
 
   double Spent() const { return before_ + watch_.Seconds(); }

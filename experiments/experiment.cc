@@ -111,8 +111,8 @@ class Runner {
   }
 
  private:
-  // Checks an option before anything is measured. If it amends the record, reads and checks its
-  // file.
+  // Checks an option before anything is measured. If the option amends the record, reads its file
+  // into `amended` and checks it.
   void CheckOption(const json& described, json& amended) const {
     const std::string flag = FlagOf(described), field = flag.substr(2);
     const json& value = options_.at(field);
@@ -161,7 +161,7 @@ class Runner {
     return files;
   }
 
-  // The files of the record named by --from, which may be invalid.
+  // The files drawn from the record that --from names. Throws InputError if it is invalid.
   Files Redrawn(const json& amended) const {
     json record = ReadRecord(from_);
     Files files;
@@ -177,7 +177,7 @@ class Runner {
     return files;
   }
 
-  // The page, the record and its figures.
+  // The page, the record and the figures.
   Files Drawn(const json& record) const {
     json values = record.is_array() ? json{{"records", record}} : record;
     CheckRecord(values, about_.value("record", json::object()));

@@ -14,19 +14,19 @@
 //   "like"      names of other descriptions whose fields it inherits; their options come first
 //   "summary", "notes", "examples"   texts for --help; the last is a list
 //   "page"      name of the template, if not NAME
-//   "work"      default of --work, if not "runs/NAME"; "": no option --work, --out takes its place
+//   "work"      default of --work, if not "runs/NAME"; "": no --work; --out takes its place
 //   "defaults"  {option: its default, instead of that in "options"}
 //   "options"   a list of {"name", "type", "help", "default", "choices", "flag": true,
 //               "excludes": "--other"} and
 //                 "range": [low, high]   of a whole number; with "real": true, of any number
 //                 "many": true           may be repeated; "many": ",": a comma-separated list
 //                 "missing": TEXT        the option is required; TEXT is the error without it
-//                 "amends": true         a JSON file that becomes a field of the record, also with
-//                                        --from
+//                 "amends": true         the value names a JSON file, whose content becomes a field
+//                                        of the record, also with --from
 //   "record"    {path: rule}, see CheckRecord
 //   "figures"   see figures.h; "training", "measure": see measure.h
 //   "keep"      names of options that become fields of the record, see Begin() in measure.h
-//   others      numbers and texts that its functions, page and figures use
+//   others      numbers and texts for the experiment's functions, page and figures
 #ifndef EXPERIMENTS_EXPERIMENT_H_
 #define EXPERIMENTS_EXPERIMENT_H_
 
@@ -64,9 +64,9 @@ struct Call {
 struct Experiment {
   // Adds the measurements to `record`, which already holds the fields of "amends" options.
   using Measure = void(const Call& call, nlohmann::json& record);
-  // Adds values for the page and the figures to the fields of a record. If the description has
-  // "methods" and the record "runs", `values` already has their join, "rows" (MethodsRun). Throws
-  // InputError or a nlohmann exception if the record is not one of this experiment.
+  // Adds values for the page and the figures to `values`, the fields of a record. If the
+  // description has "methods" and the record "runs", `values` already has their join, "rows"
+  // (MethodsRun). Throws InputError or a nlohmann exception for a record of another experiment.
   using Derive = void(const nlohmann::json& about, nlohmann::json& values);
 
   const char* name;
@@ -85,8 +85,8 @@ void AddExperiment(CLI::App& app, const Experiment& experiment);
 // Adds `linnet reproduce all`.
 void AddAll(CLI::App& app);
 
-// The options on the command line, as text: " --seed 3 --data an4". `only` selects options by name;
-// empty: all that the description lists. Paths are shortened to their last component.
+// Returns the options given on the command line, as in " --seed 3 --data an4". `only` selects
+// options by name; if empty, all options of the description. Paths are cut to their last component.
 std::string GivenOptions(const Call& call, const std::vector<std::string>& only = {});
 
 // The functions of the experiments. MeasureRecords() serves figure 1 and tables 4 and 5,

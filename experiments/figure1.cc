@@ -81,8 +81,8 @@ json Guides(const json& methods, double low, double high) {
   return guides;
 }
 
-// Every other method's values as multiples of linear attention's, at every common length:
-// "compared" counts them, "wins" lists those above 1, "exceptions" the others by method.
+// Divides every other method's values by linear attention's, at every common length. "compared"
+// counts these factors, "wins" lists those above 1, and "exceptions" the rest, by method.
 json Comparison(const json& methods) {
   json wins = json::array(), exceptions = json::array();
   const json linear = FindRecord(methods, "name", "linear");
@@ -112,8 +112,8 @@ json Named(json methods, const std::string& prefix) {
   return methods;
 }
 
-// A claim of the paper about the methods whose names begin with claim["of"], with their exponents.
-// A claim holds if the exponent differs from claim["power"] by at most `near`.
+// Adds to a claim of the paper the methods whose names begin with claim["of"], as "measured". For
+// each exponent it says whether the claim holds: |exponent - claim["power"]| <= near.
 json Growth(const json& claim, const json& methods, double near) {
   json row = claim;
   row["measured"] = Named(methods, claim.at("of"));
@@ -136,7 +136,7 @@ void DeriveFigure1(const json& about, json& values) {
   CheckRecord(sorted,
               {{"time", empty}, {"longest", empty}, {"memory", {{"empty", "holds no memory"}}}});
   const json all = Methods(values.at("records"), sorted);
-  // The network and the conditions, which all records share.
+  // Copies the fields of network and conditions, which all records share.
   values.update(sorted["time"].back());
   values.update(sorted["longest"].back());
   const json &first = sorted["time"].front(), &last = sorted["time"].back();

@@ -60,7 +60,7 @@ plot::Plot DescribedPanel(const json& described, const Scope& scope) {
     ForEach(of_series.value("each", json()), scope, [&](const Scope& inner) {
       plot::Series series = DescribedSeries(of_series, inner);
       if (series.x.empty()) return;
-      for (const plot::Series& earlier : panel.series) {  // another seed of the same method
+      for (const plot::Series& earlier : panel.series) {  // seeds of a method share a legend entry
         if (series.color >= 0 && earlier.label == series.label) series.label.clear();
       }
       panel.series.push_back(std::move(series));

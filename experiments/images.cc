@@ -27,10 +27,10 @@ using nlohmann::json;
 
 namespace {
 
-// The options that a plan stores. Later calls in its folder may change the last one only.
+// The options that a plan stores. Later calls in the plan's folder may change only the last one.
 const std::vector<std::string> kPlanned = {"scale",       "budget", "steps",  "precision",
                                            "pixel-above", "seed",   "threads"};
-// Networks of the paper's size are timed only if more than this much of the budget is left.
+// Networks of the paper's size are timed only if more than this is left of the budget, in seconds.
 constexpr double kPaperSeconds = 600;
 constexpr int kColumns = 8;                                        // of samples on a sheet
 constexpr const char* kTables[] = {"table1", "table2", "table3"};  // with training curves
@@ -40,7 +40,7 @@ std::string Fingerprint(const ImageSet& test) {
   return StrCat(test.size(), "-", HashDigits(Hash(std::as_bytes(std::span(test.pixels)))));
 }
 
-// The folder of the data set: --data, or the first of the usual places.
+// The folder of the data set: --data, or the first of the usual folders that exists.
 std::string DataOf(const Call& call) {
   if (!call.options.at("data").is_null()) return call.options.at("data");
   const std::string dataset = call.about.at("dataset"), title = call.about.at("title");
@@ -52,8 +52,8 @@ std::string DataOf(const Call& call) {
                    " --to data/", dataset, "/' downloads it)");
 }
 
-// The trainings of a data set's methods. A plan in their folder has the options of the call that
-// started them.
+// The trainings of a data set's methods. A plan, a file in their folder, has the options of the
+// call that started them.
 class ImageLab {
  public:
   // Throws InputError if the given options or the data differ from the folder's plan.
@@ -166,7 +166,7 @@ class ImageLab {
     const bool tiny = plan_.at("scale") == "tiny", paper = plan_.at("scale") == "paper";
     const bool by_time = call_.about.at("by_time"), budget = !plan_.at("budget").is_null();
     double images = tiny ? 10 : call_.about.at("most_test_images").get<double>();
-    if (budget) {  // measuring takes a small part of the budget
+    if (budget) {  // limits measuring to a small part of the budget
       const double affordable = ParseSeconds(plan_.at("budget")) / (by_time ? 30 : 3);
       images = std::clamp(std::floor(affordable), 10.0, images);
     }
@@ -193,8 +193,8 @@ std::string Trainings(const json& about, const json& record) {
   return Fill(about.at("trainings").get<std::string>(), {record, &outer});
 }
 
-// The methods trained in a record, each with its "run". If throughputs were measured, also with
-// "speed" (of that network; methods without it are left out) and "sized" (at the paper's size).
+// The methods trained in a record, each with its "run". If throughputs were measured, also "speed",
+// that of the trained network (methods without it are left out), and "sized", at the paper's size.
 json Rows(const json& about, const json& record) {
   json rows = json::array();
   for (json& row : MethodsRun(about.at("methods"), record.at("runs"))) {
@@ -219,7 +219,7 @@ json Shown(const json& about) {
 }
 
 // The images that the description's command `verb` ("sample" or "complete") draws with the model of
-// a run. The folder caches them until the training or the command changes, since LSH takes minutes.
+// a run. The folder caches them until the run or the command changes: LSH takes minutes to draw.
 std::vector<Image> Drawn(const Call& call, const ImageLab& lab, const char* verb, size_t count,
                          const json& method, const json& run) {
   const std::string name = method.at("name"), sheet = StrCat(verb, "-", name, "-", count);
@@ -296,7 +296,7 @@ void AddCompletions(const Call& call, const ImageLab& lab, size_t count, const j
   for (const json& method : Shown(call.about)) {
     const std::string name = method.at("name");
     const json run = FindRecord(runs, "method", name);
-    // In this order: all occluded images, first completions, second completions, originals.
+    // `made` has, in order: all occluded images, first completions, second completions, originals.
     const std::vector<Image> made = Drawn(call, lab, "complete", count, method, run);
     std::vector<Image> completed;
     for (size_t i = 0; i < count; ++i) {
@@ -361,7 +361,7 @@ void MeasureSamples(const Call& call, json& record) {
 void DeriveSamples(const json& about, json& values) {
   values["methods"] = WithRuns(Shown(about), values.at("methods"));
   values["trainings"] = Trainings(about, values);
-  // The nearest distance means little for few images.
+  // The difference to the nearest image means little among few images.
   values["varied"] = values.value("count", 0) >= kColumns;
 }
 

@@ -16,7 +16,7 @@ namespace linnet::experiments {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr int kTen = 10, kTimedTens = 3;  // updates per block; blocks timed after one for warm-up
+constexpr int kTen = 10, kTimedTens = 3;  // updates per block; timed blocks, after a warm-up block
 
 void Append(std::vector<std::string>& arguments, const json& value) {
   if (value.is_array()) {
@@ -94,7 +94,7 @@ void Lab::Finish() const {
   std::error_code ignored;
   for (const fs::path& file : kept_) fs::remove(file, ignored);
   if (kept_.empty()) return;
-  // Removes these folders only if they are empty.
+  // fs::remove() deletes a folder only if it is empty.
   for (const fs::path& path : {folder_ / "measured", folder_, folder_.parent_path()})
     fs::remove(path, ignored);
 }

@@ -1,5 +1,5 @@
 // Runs verbs of linnet for an experiment. A folder keeps the results until the experiment has
-// written its page, so that an interrupted experiment can resume; trainings stay there.
+// written its page, so that an interrupted experiment can resume. Trainings stay in the folder.
 //
 //   Lab lab("figure2", "runs/figure2");
 //   const double each = lab.SecondsAnUpdate("linear", "linear", flags);
@@ -25,7 +25,7 @@ void Append(std::vector<std::string>& arguments, const nlohmann::json& value);
 
 bool Exists(const std::filesystem::path& path);
 
-// $LINNET_DATA, the folder of data sets, or "data" without it.
+// The folder of data sets: $LINNET_DATA, or "data" if that is not set.
 std::string DataRoot();
 
 // Runs `linnet ARGUMENTS...`. Throws Interrupted after Ctrl-C, with the message `stopped`.
@@ -39,11 +39,11 @@ class Lab {
 
   const std::filesystem::path& folder() const { return folder_; }
 
-  // Runs `linnet ARGUMENTS...` and parses its JSON output. Throws InputError or RuntimeError if the
-  // command fails, which has then printed the reason; Interrupted after Ctrl-C.
+  // Runs `linnet ARGUMENTS...` and parses its JSON output. Throws Interrupted after Ctrl-C, and
+  // InputError or RuntimeError if the command fails; the command has then printed the reason.
   nlohmann::json Run(const std::vector<std::string>& arguments) const;
-  // As Run, but saves the result under `name`, and returns the saved one if an interrupted call of
-  // the experiment ran the same arguments on this machine.
+  // As Run(), but saves the result under `name`. Returns the saved result if an interrupted call of
+  // the experiment has run the same arguments on this machine.
   nlohmann::json Measure(const std::string& name, const std::vector<std::string>& arguments) const;
 
   // Seconds per update of `linnet train FLAGS...`: the median over three blocks of ten updates,
@@ -62,8 +62,8 @@ class Lab {
   }
 
   // A cache of one result: `file` (relative to the folder) stores a question and its answer. If the
-  // question is `question`, returns the stored answer; otherwise calls measure() and stores its
-  // result.
+  // stored question equals `question`, returns the stored answer; otherwise calls measure(), and
+  // stores and returns its result.
   nlohmann::json Kept(const std::filesystem::path& file, const nlohmann::json& question,
                       FunctionRef<nlohmann::json()> measure) const;
 
@@ -77,7 +77,7 @@ class Lab {
 
   const std::string experiment_;
   const std::filesystem::path folder_;
-  mutable std::vector<std::filesystem::path> kept_;  // result files of Measure
+  mutable std::vector<std::filesystem::path> kept_;  // files saved by Measure()
 };
 
 }  // namespace linnet::experiments

@@ -3,8 +3,8 @@
 //
 // A command is a list of arguments. An argument that is a single tag, "{{batch}}", becomes the
 // unformatted value, or one argument for each element of a list; other strings are templates.
-// {"each": path, "add": [...]} adds arguments for each element of that section, {"unless": path,
-// "add": [...]} adds them if it is empty:
+// {"each": path, "add": [...]} adds arguments once for each element at the path (see Elements());
+// {"unless": path, "add": [...]} adds arguments if there is no element:
 //
 //   ["bench", "step", "--batch", "{{batch}}",
 //    {"each": "threads", "add": ["--threads", "{{threads}}"]}]
@@ -16,8 +16,8 @@
 //    "only": the "name" of the records to keep, "keep": their fields to keep (default: all),
 //    "add": {field: E}}
 //
-// It prints "says"; "name" is the name of the saved answer (Lab::Measure). MeasureRecords() runs
-// the description's "measure" with all options in scope, and keeps the options named in its "keep".
+// It prints "says" and saves the answer under "name" (Lab::Measure). MeasureRecords() runs the
+// "measure" of the description with all options in scope. See Begin() for the description's "keep".
 //
 // "training" describes how "methods" are trained:
 //
@@ -43,8 +43,8 @@ namespace linnet::experiments {
 // The arguments of a described command.
 std::vector<std::string> Command(const nlohmann::json& described, const Scope& scope);
 
-// Adds origin and options named in "keep" to a new record. Returns the values for commands: all
-// options, and the number of "processors" to use.
+// Adds Origin() and the options named in the description's "keep" to a new record. Returns the
+// values for commands: all options, and "processors", the number of threads to use.
 nlohmann::json Begin(const Call& call, nlohmann::json& record);
 
 // Runs a described measurement and returns its records.
@@ -52,11 +52,11 @@ nlohmann::json Measured(const Call& call, const nlohmann::json& described, const
 
 // Times the updates of all methods, one method right after the other so that other load affects all
 // of them, decides the number of updates of each method, and trains the methods. `scope` has
-// "wanted", an expression for that number, which may use `seconds`, the time of an update; "budget"
-// ("2h", or null), which may lower it; and "equal_time": whether the budget is divided into equal
-// times or into equal numbers of updates. Calls finish(run) after each training, then adds the run
-// to the returned list: {"method", "seed", "steps", "seconds_an_update", "training_seconds",
-// "epochs", "parameters", "peak_memory", "curve": [[step, metrics...]]}.
+// "wanted", an expression for that number, in which `seconds` is the time of an update; "budget"
+// ("2h", or null), which may lower the number; and "equal_time": whether the budget gives all
+// methods equal times (true) or equal numbers of updates. Calls finish(run) after each training,
+// then adds the run to the returned list: {"method", "seed", "steps", "seconds_an_update",
+// "training_seconds", "epochs", "parameters", "peak_memory", "curve": [[step, metrics...]]}.
 nlohmann::json Trained(const Call& call, const Scope& scope,
                        FunctionRef<void(nlohmann::json& run)> finish);
 

@@ -106,7 +106,7 @@ bool Holds(const json& value) {
   return !value.is_null() && value != false && value != 0 && value != "";
 }
 
-// Calls the function `name` of expressions. `list` has all its arguments, with lists flattened.
+// Calls the expression function `name`. `list` has all its arguments, with lists flattened.
 json Evaluate(const std::string& name, const json& list) {
   if (name == "count") return list.size();
   if (list.empty()) return nullptr;
@@ -144,7 +144,7 @@ json Combine(char op, const json& a, const json& b) {
   return static_cast<int64_t>(value);
 }
 
-// Evaluates while parsing by recursive descent.
+// Parses an expression by recursive descent, and evaluates it at the same time.
 class Expression {
  public:
   Expression(std::string_view text, const Scope& scope) : rest_(text), scope_(scope) {}

@@ -4,14 +4,14 @@
 //   {{date}}                a value by its path: a string; an integer below 1000 as it is; another
 //                           number by Digits(); null as a dash
 //   {{rate / first.rate}}   an expression, see Evaluate()
-//   {{loss|%.2e}}           in a format of printf for one number, or in one of Format() in page.cc
+//   {{loss|%.2e}}           a number in a printf format, or a value as Format() in page.cc shows it
 //   {{{text}}}              unescaped; otherwise | < > ` and control characters become '?'
-//   {{#rows}}...{{/rows}}   once for each element of a list, whose fields are then in scope;
-//                           once if the value is true, a string, a number or an object (but not
-//                           "" or 0); {{.}} is the value itself
+//   {{#rows}}...{{/rows}}   the text between, once for each element of a list, whose fields are
+//                           then in scope; once if the value is true, a string, a number or an
+//                           object (but not "" or 0); {{.}} is the element or value itself
 //   {{#rows|, }}...         the same, with ", " between the elements
-//   {{^rows}}...{{/rows}}   if the value is false, null, empty, zero or missing
-//   {{#a = b}}...{{/a = b}} if the value of a is the text b; {{^a = b}} if it is not
+//   {{^rows}}...{{/rows}}   the text between if the value is false, null, empty, zero or missing
+//   {{#a = b}}...{{/a = b}} the text between if the value of a is the text b; {{^a = b}} if not
 //
 // These are Mustache's rules, except for expressions, '|' and '='. A section must not contain a
 // section of the same name.
@@ -27,7 +27,7 @@
 
 namespace linnet::experiments {
 
-// Values in which paths are looked up, and then in `outer`. Both must outlive the scope.
+// Paths are looked up in `values`, then in `outer`. Both must outlive the scope.
 struct Scope {
   const nlohmann::json& values;
   const Scope* outer = nullptr;
@@ -54,7 +54,7 @@ nlohmann::json Elements(std::string_view path, const Scope& scope);
 // calls it once.
 void ForEach(const nlohmann::json& each, const Scope& scope, FunctionRef<void(const Scope&)> body);
 
-// Expands the tags. Throws as Evaluate().
+// Expands the tags of a template. Throws as Evaluate().
 std::string Fill(std::string_view text, const Scope& scope);
 // Wraps paragraphs; leaves headings, tables, code and HTML unchanged.
 std::string Wrap(const std::string& text, size_t width);
@@ -62,8 +62,8 @@ std::string Wrap(const std::string& text, size_t width);
 // NAME-dark.svg for dark pages.
 std::string Render(const std::string& page_template, const Scope& scope);
 
-// Three significant digits, or the whole integer part, with thousands separators; two digits below
-// 0.1: "1,234", "12.3", "0.012".
+// Formats with three significant digits, or the whole integer part with thousands separators; below
+// 0.1, with two significant digits: "1,234", "12.3", "0.012".
 std::string Digits(double value);
 
 }  // namespace linnet::experiments

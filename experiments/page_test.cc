@@ -46,7 +46,7 @@ TEST(Render, Sections) {
   EXPECT_EQ(Page("{{#no}}never{{/no}}{{#missing}}never{{/missing}}{{^no}}always{{/no}}", values),
             "always\n");
   EXPECT_EQ(Page("{{#one}}{{x}}{{/one}} {{x}}", values),
-            "3 9\n");  // the inner one, then the outer
+            "3 9\n");  // x of the section, then of the page
   // Tags alone on their lines leave no empty lines.
   EXPECT_EQ(Page("| x |\n|---|\n{{#rows}}\n| {{x}} |\n{{/rows}}\n\nEnd.\n", values),
             "| x |\n|---|\n| 1 |\n| 2 |\n\nEnd.\n");

@@ -39,7 +39,7 @@ void CheckValue(const std::string& field, const json& value, const json& rule) {
   }
 }
 
-// Checks a value, or, for each `*` in its path, the elements of a list (`lists` levels of lists).
+// Checks a value, or every value in lists nested `lists` deep: one level for each `*` in the path.
 void CheckValues(const std::string& field, const json& value, const json& rule, ptrdiff_t lists) {
   if (lists == 0) return CheckValue(field, value, rule);
   for (const json& element : value) CheckValues(field, element, rule, lists - 1);

@@ -17,17 +17,17 @@
 
 namespace linnet::experiments {
 
-// Throws InputError, with a message that begins with `where`, for invalid JSON.
+// Parses JSON. Throws InputError, with a message that begins with `where`, if it is invalid.
 nlohmann::json ParseRecord(const std::string& text, const std::string& where);
 nlohmann::json ReadRecord(const std::filesystem::path& path);
 void WriteRecord(const std::filesystem::path& path, const nlohmann::json& record);
 
-// [[step, value of each metric]] at the records with the first metric; they must have the others
-// too.
+// Returns a point [step, value of each metric] for each record that has the first metric. Such a
+// record must also have the other metrics.
 nlohmann::json CurveOf(const plot::RunLog& log, const std::vector<std::string>& metrics);
 
-// Calls check(), which parses a file. Rethrows a fault that it finds as an InputError with the
-// file's name and `remedy`.
+// Calls check(), which checks the JSON of a file. Rethrows its InputError or nlohmann exception as
+// an InputError with the file's name and `remedy`.
 void CheckFile(const std::filesystem::path& file, const std::string& remedy,
                FunctionRef<void()> check);
 
@@ -42,10 +42,10 @@ nlohmann::json Origin();
 // The first record whose field `key` has that value, or null.
 nlohmann::json FindRecord(const nlohmann::json& records, const char* key,
                           const nlohmann::json& value);
-// The "value" of that record, or null.
+// The field "value" of the record that FindRecord() finds, or null.
 nlohmann::json ValueOf(const nlohmann::json& records, const char* key, const nlohmann::json& value);
-// Joins the methods of a description with their records: {..., "runs": all, "run": the first or
-// null}.
+// Joins the methods of a description with their records: adds to each method "runs", all its
+// records, and "run", the first of them or null.
 nlohmann::json WithRuns(const nlohmann::json& methods, const nlohmann::json& runs);
 // As WithRuns, without the methods that have no record.
 nlohmann::json MethodsRun(const nlohmann::json& methods, const nlohmann::json& runs);

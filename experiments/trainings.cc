@@ -66,7 +66,7 @@ void MeasureTable3(const Call& call, json& record) {
   record["threads"] = values.at("processors");
   const Scope about{call.about}, scope{values, &about};
   record["runs"] = Trained(call, scope, [&](json& run) {
-    // The planned time, since other load may have slowed down the training itself.
+    // Uses the planned time, since other load may have slowed down the training itself.
     const double seconds = 60 * call.options.at("minutes").get<double>();
     run["seconds"] = seconds;
     for (json& point : run["curve"]) {

@@ -1,4 +1,4 @@
-// gzip and tar, as downloads and CIFAR-10 are read.
+// Reads gzip and tar files, as linnet reads downloads and CIFAR-10.
 #include "fuzz/target.h"
 #include "linnet/io/gzip.h"
 #include "linnet/io/tar.h"

@@ -1,4 +1,4 @@
-// WAV, FLAC and SPHERE through libsndfile, and resampling.
+// Reads WAV, FLAC and SPHERE through libsndfile, and resamples.
 #include "linnet/tasks/speech/audio.h"
 #include "fuzz/target.h"
 

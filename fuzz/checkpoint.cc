@@ -1,4 +1,4 @@
-// A safetensors file as a model: header, spec, tensors, packing, and one step.
+// Opens a safetensors file as a model (header, spec, tensors, packing) and runs one step.
 #include <vector>
 
 #include "fuzz/target.h"

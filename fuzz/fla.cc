@@ -1,4 +1,4 @@
-// config.json of a folder of flash-linear-attention, beside fixed tensors.
+// Reads the config.json of a flash-linear-attention folder with a fixed model.safetensors.
 #include <unistd.h>
 
 #include <filesystem>

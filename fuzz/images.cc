@@ -1,4 +1,4 @@
-// IDX files (MNIST) and PNG.
+// Reads IDX files (MNIST) and PNG files.
 #include "fuzz/target.h"
 #include "linnet/error.h"
 #include "linnet/io/png.h"

@@ -1,4 +1,4 @@
-// PyTorch's zip and pickle, and RWKV-7's tensor names.
+// Reads PyTorch's zip and pickle, and RWKV-7 models by their tensor names.
 #include "linnet/io/pytorch.h"
 
 #include "fuzz/target.h"

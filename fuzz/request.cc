@@ -1,4 +1,4 @@
-// The body of POST /v1/completions.
+// Parses the body of POST /v1/completions.
 #include <nlohmann/json.hpp>
 #include <string_view>
 

@@ -1,4 +1,4 @@
-// The JSON of a model's description.
+// Parses the JSON of a model's description. Writing and parsing it again must give the same spec.
 #include <cstdlib>
 
 #include "fuzz/target.h"

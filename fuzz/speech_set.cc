@@ -1,4 +1,4 @@
-// Manifests of recordings, and pronunciation dictionaries.
+// Reads pronunciation dictionaries and manifests of recordings.
 #include "linnet/tasks/speech/speech_set.h"
 #include "fuzz/target.h"
 #include "linnet/error.h"

@@ -1,4 +1,4 @@
-// Saved states.
+// Reads saved states, and runs one step from them.
 #include <vector>
 
 #include "fuzz/target.h"

@@ -6,7 +6,7 @@
 //   build/release/bin/fuzz_inputs_test     # all kept inputs, in every build
 //
 // To add a target: write NAME.cc with a FuzzTarget; add it to kFuzzTargets, CMakeLists.txt and
-// fuzz/run, which also names seeds; put an input, and later those that found something, into
+// fuzz/run, which also names seeds; put an input, and later each input that caused a finding, into
 // fuzz/inputs/NAME/.
 #ifndef LINNET_FUZZ_TARGET_H_
 #define LINNET_FUZZ_TARGET_H_
@@ -34,7 +34,7 @@ inline constexpr const FuzzTarget* kFuzzTargets[] = {
     &kArchive, &kAudio, &kCheckpoint, &kFla,   &kImages, &kPyTorch,
     &kRequest, &kSpec,  &kSpeechSet,  &kState, &kText,   &kTokenizer};
 
-// Runs target.read(); catches Error.
+// Runs target.read() and catches Error.
 void ReadInput(const FuzzTarget& target, std::span<const std::byte> bytes);
 
 // A file in memory, for readers that take a path.

@@ -1,4 +1,4 @@
-// Text of users: a vocabulary of its characters, and encoding by it.
+// Makes vocabularies from a user's text, and encodes the text with them.
 #include <cstdlib>
 
 #include "fuzz/target.h"

@@ -1,4 +1,4 @@
-// tokenizer.json, and encoding by it.
+// Reads tokenizer.json, and encodes and decodes a text with it.
 #include <algorithm>
 #include <cstdlib>
 

@@ -26,7 +26,7 @@ using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
 using Optional = c10::optional<Tensor>;
-// q, k, v, lengths, cu_seqlens as `offsets`, state. With cu_seqlens the shapes are [1, T, H, D].
+// The arguments of an operation; `offsets` is cu_seqlens. If given, q, k, v are [1, T, H, D or M].
 using Inputs = ops::FusedCausalLinearInputs;
 using Gradients = ops::FusedCausalLinearGradients;
 
@@ -49,14 +49,14 @@ Inputs InputsOf(const Tensor& q, const Tensor& k, const Tensor& v, const Optiona
 
 Optional OptionalOf(const Tensor& x) { return x.defined() ? Optional(x) : c10::nullopt; }
 
-// An operation must not return undefined tensors: an absent result has no elements.
+// An operation must not return undefined tensors: an absent result becomes an empty tensor.
 Tensor OrEmpty(const Tensor& x, const Tensor& like) {
   return x.defined() ? x : torch::empty({0}, like.options());
 }
 
 // ---- The opaque operations: kernels ----
 
-// out, the tensor kept for the backward pass, and s and z after the last position.
+// (out, kept, s, z): `kept` is for the backward pass; s and z are those after the last position.
 using Forwarded = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using ForwardKernel = Forwarded(const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Optional& lengths, const Optional& cu_seqlens,
@@ -67,7 +67,7 @@ constexpr const char* kForward =
     "Tensor? s, Tensor? z, bool with_state, str feature_map, bool normalize, float eps) -> "
     "(Tensor out, Tensor kept, Tensor s, Tensor z)";
 
-// Gradients of q, k, v, s and z.
+// The gradients of q, k, v, s and z.
 using Backwarded = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 using BackwardKernel = Backwarded(const Optional& grad_out, const Optional& grad_s,
                                   const Optional& grad_z, const Tensor& q, const Tensor& k,
@@ -107,7 +107,7 @@ PlainResults Plain(const Inputs& x, bool with_state, const CausalLinearOptions& 
 Gradients PlainGradients(const Inputs& given, const Optional& grad_out, const Optional& grad_s,
                          const Optional& grad_z, const CausalLinearOptions& options,
                          bool create_graph) {
-  // A backward pass inside torch.autocast must not be cast.
+  // If torch.autocast is active, it must not cast the forward that runs again here.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const torch::AutoGradMode grad_mode(true);
   const auto leaf = [&](const Tensor& x) {
@@ -150,7 +150,7 @@ int64_t Kept(const Tensor& q, const Tensor& v, const Optional& cu_seqlens) {
   return ops::CausalLinearKeptSize(q, v, cu_seqlens ? cu_seqlens->size(0) - 1 : 0);
 }
 
-// A graph may call these operations with other shapes than it was traced with.
+// Checks again, since a graph may call the opaque operations with other shapes than in its trace.
 void CheckInputs(const Inputs& x, const CausalLinearOptions& options) {
   CausalLinearState* state = nullptr;
   CausalLinearState given = x.state;
@@ -220,7 +220,7 @@ Backwarded Backward(const Optional& grad_out, const Optional& grad_s, const Opti
           {grad_s.value_or(Tensor()), grad_z.value_or(Tensor())}, options));
     }
   }
-  // Kernels run with autograd excluded, but the plain form needs it.
+  // PyTorch runs kernels with the autograd keys excluded, but PlainGradients() needs autograd.
   c10::impl::LocalDispatchKeySet keys = c10::impl::tls_local_dispatch_key_set();
   keys.excluded_ = keys.excluded_ - c10::autograd_dispatch_keyset_with_ADInplaceOrView;
   const c10::impl::ForceDispatchKeyGuard with_autograd(keys);
@@ -279,7 +279,7 @@ class Function : public torch::autograd::Function<Function> {
     context->mark_non_differentiable(constant);
     const Inputs x = InputsOf(q, k, v, lengths, cu_seqlens, s, z);
     context->save_for_backward({q, k, v, out, kept, x.lengths, x.offsets, x.state.s, x.state.z});
-    // For a fake tensor's gradient, materialized zeros would not be fake.
+    // Else autograd fills missing gradients with zeros, which are real tensors even if q is fake.
     context->set_materialize_grads(false);
     context->saved_data["feature_map"] = feature_map;
     context->saved_data["normalize"] = normalize;
@@ -335,7 +335,7 @@ Forwarded ForwardWithGradient(const Tensor& q, const Tensor& k, const Tensor& v,
 // out, s, z.
 using WithState = std::tuple<Tensor, Tensor, Tensor>;
 
-// Half precision is computed in fp32, the type of the sums.
+// Whether x is fp16 or bf16. Such inputs are cast to fp32, the type of the sums.
 bool IsHalf(const Tensor& x) {
   return x.scalar_type() == torch::kHalf || x.scalar_type() == torch::kBFloat16;
 }
@@ -380,7 +380,7 @@ WithState Attention(Inputs x, bool with_state, c10::string_view feature_map, boo
       CallForward(rows(x.q), rows(x.k), rows(x.v), OptionalOf(x.lengths), OptionalOf(x.offsets),
                   OptionalOf(x.state.s), z, with_state, feature_map, normalize, eps);
   if (packed) out = out.squeeze(0);
-  // Without the normalizer z is unchanged, so that a loop can pass it on.
+  // Without the normalizer, z (default: zeros) is returned unchanged; a loop can pass it on.
   if (with_state && !normalize) {
     z_after =
         x.state.z.defined()

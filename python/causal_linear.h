@@ -12,8 +12,8 @@ namespace linnet::python {
 
 void DefineCausalLinear(torch::Library& library);    // schemas and public operations
 void CausalLinearKernels(torch::Library& library);   // the opaque operations, on any device
-void CausalLinearMeta(torch::Library& library);      // their output shapes
-void CausalLinearAutograd(torch::Library& library);  // their derivatives
+void CausalLinearMeta(torch::Library& library);      // output shapes of the opaque operations
+void CausalLinearAutograd(torch::Library& library);  // derivatives of the opaque operations
 
 }  // namespace linnet::python
 

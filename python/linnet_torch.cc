@@ -48,6 +48,6 @@ TORCH_LIBRARY_IMPL(linnet, CompositeExplicitAutograd, library) { CausalLinearKer
 TORCH_LIBRARY_IMPL(linnet, Meta, library) { CausalLinearMeta(library); }
 TORCH_LIBRARY_IMPL(linnet, Autograd, library) { CausalLinearAutograd(library); }
 TORCH_LIBRARY_IMPL(linnet, AutocastCPU, library) { RegisterAutocast(library); }
-TORCH_LIBRARY_IMPL(linnet, Autocast, library) { RegisterAutocast(library); }  // CUDA's
+TORCH_LIBRARY_IMPL(linnet, Autocast, library) { RegisterAutocast(library); }  // the key for CUDA
 
 }  // namespace linnet::python

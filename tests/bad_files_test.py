@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""linnet refuses damaged or unsuitable models and data sets, with an error of one line.
+"""Tests that linnet refuses damaged or unsuitable models and data sets with a one-line error.
 
     tests/bad_files_test.py BIN_DIR [unittest arguments]
 """

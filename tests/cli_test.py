@@ -63,7 +63,7 @@ class Program(Case):
         def size(path):
             try:
                 return path.stat().st_size
-            except FileNotFoundError:  # renamed after it was listed
+            except FileNotFoundError:  # it was renamed after it was listed
                 return 0
 
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -129,7 +129,7 @@ class Program(Case):
                          env={"PATH": "/nowhere"})
             sibling.write_text('#!/bin/sh\nprintf "%s|" "$@"\nexit 7\n')
             sibling.chmod(0o755)
-            first = "train|" if verb == "train" else ""  # linnet-train has several verbs, linnet-data only one
+            first = "train|" if verb == "train" else ""  # linnet-train is also told the verb; linnet-data has only one
             arguments = ["images", "--help", "--lr", "1e-4", "eval", "--", "a b", ""]
             done = self.run_linnet(verb, *arguments, program=folder / "linnet")
             self.assertEqual((done.returncode, done.stdout), (7, first + "|".join(arguments) + "|"))
@@ -150,8 +150,9 @@ class Info(Case):
         self.assertEqual(info["parameters"], parameters)
         self.assertEqual(info["weight_bytes"], 4 * parameters)
         self.assertEqual(info["file_bytes"], path.stat().st_size)
-        # 2 layers of 2 heads. Per head, in fp32: s [4, 32]; z [32] and the sum of the recent keys [32]; 8 recent
-        # keys and values of 64 together; the remainder of z [32]. In bf16: the remainder of s [4, 32].
+        # 2 layers of 2 heads; keys and values padded from 4 to 32. Per head, in fp32: s [4, 32]; z and the sum of the
+        # waiting keys [2, 32]; 8 waiting keys and values [8, 64]; the rounding remainder of z [32]. In bf16: that of
+        # s [4, 32].
         self.assertEqual(info["state_bytes"], 2 * 2 * (4 * (4 * 32 + 2 * 32 + 8 * 64 + 32) + 2 * 4 * 32))
         self.assertEqual(info["positions"], 783)
         self.assertEqual(info["training"], trained)
@@ -204,7 +205,7 @@ class Info(Case):
         for isa in ("SCALAR", "AVX2"):
             done = self.run_linnet("info", self.images, "--json", env={"LINNET_ISA": isa})
             if isa != "SCALAR" and done.returncode == 2:
-                self.assertIn(isa, done.stderr)  # the machine does not support it
+                self.assertIn(isa, done.stderr)  # this machine does not support the isa
             else:
                 self.assertEqual(json.loads(done.stdout)["isa"], isa)
 
@@ -289,7 +290,7 @@ class Eval(Case):
             for arguments in (["eval", path, "--data", self.data], ["sample", path, "--out", "a.png"],
                               ["complete", path, "--out", "a.png"], ["bench", "step", path]):
                 self.refuses(arguments, path, "predictor.bias")
-        # Finite weights whose products overflow.
+        # The weights are finite, but products of them overflow.
         tensors["predictor.bias"] = ([30], [0.0] * 30)
         tensors["predictor.weight"] = ([30, 16], [3e38] * 480)
         path = self.write("huge.safetensors", safetensors(IMAGE_SPEC, tensors))
@@ -452,8 +453,8 @@ class Precision(Case):
             self.assertEqual(self.linnet_json("info", path)["precision"], precision)
             said = self.linnet_json("sample", path, "--count", 1, "--seed", 0, "--out", "own.png")
             self.assertEqual(said["precision"], precision)
-            # Rounding at load and rounding in a file agree, except for embeddings, which only the
-            # file rounds.
+            # Rounding at load and rounding at export give the same weights, except for embeddings,
+            # which only the export rounds.
             self.linnet("export", path, "--precision", "f32", "--out", "wide.safetensors")
             said = self.linnet_json("sample", "wide.safetensors", "--count", 1, "--seed", 0, "--out", "wide.png",
                                     "--precision", precision)
@@ -468,7 +469,7 @@ class Precision(Case):
         self.assertIn("convolutions over 4 x 7 pixels to 6 channels, and over 3 x 5", self.linnet("info", path))
         self.assertEqual(self.linnet_json("info", path)["spec"]["stem_channels"], 6)
         for form in ("pth", "safetensors"):
-            self.refuses(["export", path, "--format", form, "--out", "a"], path, "it has a stem", "--precision")
+            self.refuses(["export", path, "--format", form, "--out", "a"], path, "has a stem", "--precision")
             self.assertFalse((self.dir / "a").exists())
         self.linnet("export", path, "--precision", "int8", "--out", "int8.safetensors")
         data = (self.dir / "int8.safetensors").read_bytes()
@@ -516,7 +517,7 @@ class Precision(Case):
                                  (shape(name + "_scale", [1, scale]), name),
                                  (shape(name, header[name]["shape"][::-1]), name)):
             self.refuses(["info", damaged(change)], "bad.safetensors", fragment)
-        # Scales that are not finite.
+        # Scales of NaN.
         begin, end = header[name + "_scale"]["data_offsets"]
         bad = bytearray(data)
         bad[8 + size + begin:8 + size + end] = b"\xff" * (end - begin)

@@ -20,8 +20,8 @@ import train_forks
 BIN = pathlib.Path("build/release/bin").resolve()  # main() sets it
 
 # ---------------------------------------------------------------------------------------------------
-# Model files, written independently from the format's description, so that a bug in linnet's writer
-# cannot hide one in its reader.
+# Model files. They are written here, from the description of the format, and not by linnet: a bug in
+# its writer could hide a bug in its reader.
 
 IMAGE_SPEC = dict(task="images", attention="causal-linear", feature_map="elu", layers=2, heads=2,
                   query_dim=4, value_dim=4, d_model=16, d_ff=32, vocabulary=256, max_length=783,
@@ -36,7 +36,7 @@ def tensor_shapes(spec):
     outputs = spec["classes"] if spec["head"] == "categorical" else 3 * spec["mixtures"]
     shapes = {"value_embedding.weight": [vocabulary, spec["value_embedding"]],
               "pos_embedding.pe": [1, spec["max_length"], d - spec["value_embedding"]]}
-    if channels := spec.get("stem_channels", 0):  # gray: causal windows of 4 x 7 and 3 x 5 have 24 and 13 inputs
+    if channels := spec.get("stem_channels", 0):  # gray: the causal windows, 4 x 7 and 3 x 5, have 24 and 13 inputs
         shapes |= {"stem.features.0.weight": [channels, 24], "stem.features.0.bias": [channels],
                    "stem.output.0.weight": [d, 13 * channels], "stem.output.0.bias": [d]}
     linear = {}
@@ -73,7 +73,7 @@ def random_tensors(spec, seed=1):
 
 
 def safetensors(spec, tensors, metadata=None, change_header=lambda header: None, repeat=False):
-    """Bytes of a file. With `repeat`, `tensors` holds one number per tensor, repeated to its size."""
+    """The bytes of a safetensors file. With `repeat`, `tensors` has one number per tensor, which fills the tensor."""
     header, data = {}, bytearray()
     for name, (shape, values) in tensors.items():
         raw = array.array("f", values).tobytes() * (math.prod(shape) if repeat else 1)
@@ -99,7 +99,7 @@ def idx(shape, data, kind=8):
 
 
 def digits(count, seed):
-    """Images with long dark runs and a bright patch, similar to digits."""
+    """Images with long dark runs and a bright patch, as in MNIST: bytes [count, 784]."""
     rng = random.Random(seed)
     images = bytearray(count * 784)
     for i in range(count):
@@ -190,7 +190,7 @@ class Case(unittest.TestCase):
 
 
 def main():
-    """Runs the tests of the program: FILE BIN_DIR [unittest arguments]."""
+    """Runs the tests of the calling file, whose arguments are BIN_DIR [unittest arguments]."""
     global BIN
     BIN = pathlib.Path(sys.argv.pop(1)).resolve()
     unittest.main()

@@ -3,8 +3,8 @@
 
     tests/data_tool_test.py BIN_DIR [unittest arguments]
 
-Server errors are tested in linnet/io/download_test.cc. The real files come from $LINNET_DATA/mnist,
-$LINNET_DATA/tinyshakespeare and $LINNET_DATA/couplet; without them the tests that need their checksums are skipped.
+linnet/io/download_test.cc tests server errors. Some tests need the real files, since linnet checks checksums. They read
+them from $LINNET_DATA/mnist, $LINNET_DATA/tinyshakespeare and $LINNET_DATA/couplet, and are skipped without them.
 """
 
 import http.server
@@ -206,7 +206,7 @@ class RealFiles(Case):
         (self.dir / "mnist").mkdir()
         part = (MNIST / NAMES[0]).read_bytes()[:1_000_000]
         (self.dir / "mnist" / (NAMES[0] + ".part")).write_bytes(part)
-        (self.dir / "mnist" / (NAMES[2] + ".part")).write_bytes(part)  # the start of another file
+        (self.dir / "mnist" / (NAMES[2] + ".part")).write_bytes(part)  # the start of NAMES[0], not of NAMES[2]
         (self.dir / "mnist" / NAMES[1]).write_text("mine")
         code, _, err = self.run_data("mnist", "--to", "mnist/", "--force", "--mirror",
                                      self.url + "/real/")

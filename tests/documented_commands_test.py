@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The commands in the documents: their options exist, commands of README.md that need no data succeed, and the server
-answers the curl commands.
+"""Tests the commands in the documents: their options exist, commands of README.md that need no data succeed, and the
+server answers the curl commands.
 
     tests/documented_commands_test.py BIN_DIR SOURCE_DIR [unittest arguments]
 """
@@ -24,7 +24,7 @@ PAGES = ["README.md", "README.zh.md", "RESULTS.md", "HACKING.md", "models/README
 
 
 def lines_of_blocks(page):
-    """The lines inside ``` of a page, with lines that end in a backslash joined."""
+    """The lines of a page's code blocks. A line that ends in a backslash is joined with the next one."""
     inside, joined = False, ""
     for line in page.read_text().splitlines():
         if line.strip().startswith("```"):
@@ -52,7 +52,7 @@ def documented(program):
 
 @functools.cache
 def help_of(*verb):
-    """The help of a verb, or None if its program is not built."""
+    """The help of a verb, or None if the program that has the verb is not built."""
     run = subprocess.run([BIN / "linnet", *verb, "--help"], capture_output=True, text=True)
     if run.returncode != 0 and "no such program here" in run.stderr:
         return None

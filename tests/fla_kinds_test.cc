@@ -1,5 +1,5 @@
-// Every kind of model that flash-linear-attention has: export and import, the layout of the
-// tensors, and the options that the import refuses.
+// Tests each kind of flash-linear-attention's models that linnet reads and writes: export and
+// import, the layout of the tensors, and the options that the import refuses.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -47,8 +47,8 @@ ModelSpec SpecOf(MixerSpec mixer) {
   return spec;
 }
 
-// A temporary folder with a model of linnet and, in `theirs`, the same model in
-// flash-linear-attention's or transformers' layout. The destructor removes it.
+// A temporary folder with a linnet model and, in `theirs`, the same model in the layout of
+// flash-linear-attention or Hugging Face's transformers. The destructor removes the folder.
 struct Folders {
   fs::path root = fs::temp_directory_path() / StrCat("linnet_fla_kinds.", getpid());
   std::string model = (root / "model.safetensors").string();
@@ -93,8 +93,8 @@ struct Folders {
 struct KindCase {
   const char* type;
   MixerSpec mixer;
-  std::vector<std::pair<std::string, json>> config;    // some of the expected fields
-  std::vector<std::pair<std::string, Shape>> tensors;  // some of the expected shapes, in layer 1
+  std::vector<std::pair<std::string, json>> config;    // some expected fields of config.json
+  std::vector<std::pair<std::string, Shape>> tensors;  // some expected shapes in layer 1
 };
 
 const std::vector<KindCase>& KindCases() {
@@ -217,8 +217,8 @@ TEST(FlaKinds, AreWrittenAsTheyAreRead) {
   }
 }
 
-// Writes a model in the layout of Hugging Face's transformers. All values in row r of a tensor are
-// r.
+// Writes a Mamba-2 model in the layout of Hugging Face's transformers. Every value in row r of a
+// tensor is r.
 void WriteTransformersMamba2(const fs::path& folder, const Shape& in_proj = {48, 8}) {
   fs::create_directories(folder);
   WriteFileAtomically((folder / "config.json").string(), R"({
@@ -268,7 +268,8 @@ TEST(FlaKinds, ReadsMamba2OfTransformers) {
   EXPECT_EQ(mixer.value_dim, 4);
   EXPECT_EQ(mixer.output_norm_eps, 1e-5f);
   EXPECT_EQ(model.spec().stack.feed_forward, FeedForwardKind::kNone);
-  // in_proj is [z, x, B, C, dt] and conv1d [x, B, C]: gate, values, keys, queries, time step.
+  // in_proj is [z, x, B, C, dt] and conv1d [x, B, C]: gate, values, keys, queries, time step. An
+  // entry: linnet's name, first row of the part in the file's tensor, rows, columns.
   const std::tuple<const char*, size_t, size_t, size_t> parts[] = {{"g_proj.weight", 0, 16, 8},
                                                                    {"v_proj.weight", 16, 16, 8},
                                                                    {"k_proj.weight", 32, 6, 8},
@@ -295,8 +296,8 @@ TEST(FlaKinds, ReadsMamba2OfTransformers) {
   EXPECT_TRUE(std::equal(embedding.begin(), embedding.end(), head.begin(), head.end()));
 }
 
-// flash-linear-attention stores logits; with p their softmax over the layers, the bound of layer l
-// is p_1 + ... + p_l. linnet stores the logit of each layer's bound.
+// flash-linear-attention stores logits. With p their softmax over the layers, the bound of layer l
+// is p_1 + ... + p_l (0 for layer 0). linnet stores logit(bound) for each layer.
 TEST(FlaKinds, LowerBoundsOfHgrnGrowFromLayerToLayer) {
   Folders folders;
   const ModelSpec spec = SpecOf({.kind = "hgrn",
@@ -367,7 +368,7 @@ void ExpectFault(const Folders& folders, const std::string& part) {
 struct Refusal {
   const char* option;
   json value;
-  const char* part;  // of the message
+  const char* part;  // of the error message
 };
 
 TEST(FlaKinds, RefuseOptionsByName) {
@@ -383,8 +384,8 @@ TEST(FlaKinds, RefuseOptionsByName) {
         {"time_step_limit", {0.001, 0.1}, "time_step_limit = [0.001,0.1] is not supported"},
         {"hidden_act", "gelu", "hidden_act = \"gelu\" is not supported"},
         {"num_heads", 3, "num_heads x head_dim is not hidden_size x expand = 48"},
-        {"head_dim", 7, "no multiple of head_dim = 7"},
-        {"head_dim", 0, "no multiple of head_dim = 0"},
+        {"head_dim", 7, "it must be a multiple of head_dim = 7"},
+        {"head_dim", 0, "it must be a multiple of head_dim = 0"},
         {"n_groups", 3, "n_groups is 3; it must divide num_heads = 4"},
         {"n_groups", 0, "n_groups is 0"},
         {"conv_kernel", 0, "conv_kernel is 0"},
@@ -398,7 +399,7 @@ TEST(FlaKinds, RefuseOptionsByName) {
         {"num_householder", 0, "householders is 0"},
         {"num_householder", 2, "k_proj.weight' is F32 [18, 24]"},
         {"num_v_heads", 4, "v_proj.weight' is F32 [72, 24]"},
-        {"attn", {{"layers", {1}}}, "attn: num_heads is 0, no divisor of hidden_size = 24"}}},
+        {"attn", {{"layers", {1}}}, "attn: num_heads is 0; it must divide hidden_size = 24"}}},
       {"hgrn",
        {{"use_lower_bound", true, "use_lower_bound needs expand_ratio = 1"},
         {"elementwise_affine", false, "elementwise_affine = false is not supported"},
@@ -448,7 +449,7 @@ TEST(FlaKinds, RefuseTensorsThatDoNotFit) {
   ExpectFault(folders, "the tensor 'model.lower_bounds' is missing");
 }
 
-// Models of linnet that flash-linear-attention cannot express.
+// The export refuses models that flash-linear-attention cannot express.
 TEST(FlaKinds, RefuseModelsWithoutACounterpart) {
   const std::pair<MixerSpec, const char*> cases[] = {
       {{.kind = "ssd", .short_convolution = 0, .heads = 4, .query_dim = 5, .value_dim = 12},

@@ -1,4 +1,4 @@
-// Import of flash-linear-attention's model folders, valid and invalid ones, and export to them.
+// Tests the import of flash-linear-attention's model folders, valid and invalid, and the export.
 #include "linnet/model/fla.h"
 
 #include <gtest/gtest.h>
@@ -34,7 +34,8 @@ void Set(const GatedModel& golden, const std::string& name, const json& value) {
   golden.WriteText("config.json", config.dump());
 }
 
-// Writes the folder's tensors again; change(name, shape, floats) returns false to leave one out.
+// Rewrites the folder's tensors. change(name, shape, floats) may edit a tensor, or drop it by
+// returning false.
 void Rewrite(
     const GatedModel& golden,
     const std::function<bool(std::string&, std::vector<int64_t>&, std::vector<float>&)>& change) {
@@ -99,7 +100,7 @@ TEST(Fla, ReadsTiedEmbeddings) {
   EXPECT_TRUE(std::equal(embedding.begin(), embedding.end(), head.begin(), head.end()));
 }
 
-// F16 and BF16 tensors are read exactly; matrices in BF16 are also stored in BF16.
+// F16 and BF16 tensors are read exactly; BF16 matrices stay BF16 in linnet's model file.
 TEST(Fla, ReadsNarrowTensors) {
   for (const DType type : {DType::kF16, DType::kBF16}) {
     const GatedModel golden("gated_delta_net");
@@ -111,7 +112,7 @@ TEST(Fla, ReadsNarrowTensors) {
       const SafetensorsFile file = SafetensorsFile::Open(path.string());
       for (const Tensor& tensor : file.tensors()) {
         std::vector<uint16_t>& narrow = all.emplace_back(static_cast<size_t>(tensor.numel()));
-        // Varied bits, all of finite numbers.
+        // Varied bit patterns; all are finite numbers.
         for (size_t i = 0; i < narrow.size(); ++i) {
           narrow[i] = static_cast<uint16_t>((i * 40503u) & (type == DType::kF16 ? 0xbbff : 0xbfff));
         }
@@ -157,7 +158,7 @@ TEST(Fla, WritesWhatItReads) {
     const std::string first = golden.Import(), second = (golden.folder / "second").string();
     const fs::path again = golden.folder / "again";
     WriteFla(Checkpoint::Open(first), again.string());
-    EXPECT_THROW(WriteFla(Checkpoint::Open(first), again.string()), InputError);  // has files
+    EXPECT_THROW(WriteFla(Checkpoint::Open(first), again.string()), InputError);  // not empty
     const FlaModel back = FlaModel::Open(again.string());
     EXPECT_EQ(back.spec(), Checkpoint::Open(first).spec());
     EXPECT_EQ(Vocabulary(*back.spec().text()).end(), 456);
@@ -168,8 +169,8 @@ TEST(Fla, WritesWhatItReads) {
   EXPECT_FALSE(fs::exists("unused"));
 }
 
-// Softmax attention in layer 1 of the golden model: 4 heads of 8 dimensions, 2 heads of keys and
-// values.
+// The option "attn": softmax attention in layer 1, with 4 query heads of 8 dimensions and 2 heads
+// of keys and values.
 const json kSoftmax = {{"layers", {1}},
                        {"num_heads", 4},
                        {"num_kv_heads", 2},
@@ -256,7 +257,7 @@ TEST(Fla, RefusesHybridsThatDoNotFit) {
   const std::pair<const char*, std::pair<json, const char*>> cases[] = {
       {"layers", {{2}, "'layers' names the layer 2; the model has the layers 0 to 1"}},
       {"layers", {1, "'layers' cannot be 1"}},
-      {"num_heads", {5, "num_heads is 5, no divisor of hidden_size = 32"}},
+      {"num_heads", {5, "num_heads is 5; it must divide hidden_size = 32"}},
       {"num_kv_heads", {3, "key_heads is 3; it must divide the number of heads, 4, or be 0"}},
       {"qk_norm", {true, "the option qk_norm = true is not supported"}},
       {"rope_theta", {nullptr, "the option rope_theta = null is not supported"}},
@@ -291,7 +292,7 @@ TEST(Fla, RefusesUnknownOptionsByName) {
   const GatedModel golden("gla");
   Set(golden, "residual_in_fp8", true);
   EXPECT_NE(Fault(golden).find("has the unknown options 'residual_in_fp8'"), std::string::npos);
-  Set(golden, "residual_in_fp8", false);  // accepted, because it is off
+  Set(golden, "residual_in_fp8", false);  // accepted: false turns it off
   EXPECT_EQ(Fault(golden), "none");
 }
 
@@ -341,7 +342,7 @@ TEST(Fla, RefusesAnIndexThatLeavesTheFolder) {
   for (const char* name : {"../model-1.safetensors", "/etc/passwd", ""}) {
     golden.WriteText("model.safetensors.index.json",
                      json({{"weight_map", {{"model.norm.weight", name}}}}).dump());
-    EXPECT_NE(Fault(golden).find("no name in this folder"), std::string::npos) << name;
+    EXPECT_NE(Fault(golden).find("the name of a file in this folder"), std::string::npos) << name;
   }
 }
 

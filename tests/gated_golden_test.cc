@@ -22,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A kind of file: the scan's decay and write, and the names of its tensors ("": none).
+// A kind of file: decay and write of its scan, and the names of the file's tensors ("": none).
 struct Kind {
   const char* name;
   ScanDecay decay;
@@ -146,8 +146,8 @@ class Case {
     }
     return Doubles(tensor->f32().begin(), tensor->f32().end());
   }
-  // A token of a delta product is rows_ positions of the scan. Spread() puts the token's values at
-  // position `which` of them and 0 at the others; Gather() is the inverse.
+  // A token of a gated delta product takes rows_ positions of the scan. Spread() puts the token's
+  // values at position `which` of these, and 0 at the rest; Gather() is the inverse.
   Doubles Spread(const Doubles& x, size_t which) const {
     const size_t tokens = problem.shape.batch * problem.shape.length / rows_,
                  width = x.size() / tokens;
@@ -166,7 +166,7 @@ class Case {
     }
     return x;
   }
-  // Files of ssd have states [value_dim, dim], the scan [dim, value_dim].
+  // States are [value_dim, dim] in files of ssd, and [dim, value_dim] in the scan.
   bool Flipped() const { return kind_.name == std::string("ssd"); }
   Doubles State(const Doubles& x) const {
     return Flipped() ? Transposed(x, problem.shape.value_dim, problem.shape.dim) : x;
@@ -206,7 +206,7 @@ class Case {
 
   const SafetensorsFile& file_;
   const Kind& kind_;
-  size_t rows_;  // positions of the scan for each token
+  size_t rows_;  // positions of the scan per token
   double scale_;
   bool l2_;
   Doubles raw_q_, raw_k_;
@@ -228,7 +228,7 @@ Results Kernel(const Case& c) {
            doubles(g.write), doubles(g.s0), doubles(g.z0)}};
 }
 
-// Calls body(case) for each file of a known kind. Expects at least one file of every kind.
+// Calls body(case) for each file whose kind is in kKinds. Expects a file for every kind.
 template <class Body>
 void ForCases(Body body) {
   std::vector<fs::path> files;
@@ -256,7 +256,7 @@ void ForCases(Body body) {
   EXPECT_EQ(seen.size(), std::size(kKinds));
 }
 
-// The elementwise scan, reference and kernel.
+// Compares both the reference and the kernel of the elementwise scan.
 TEST(GatedGolden, ChannelScanEqualsTensors) {
   for (const char* name : {"hgrn_1", "hgrn_2"}) {
     SCOPED_TRACE(name);
@@ -318,7 +318,7 @@ TEST(GatedGolden, ChannelScanEqualsTensors) {
   }
 }
 
-// The tensors are in double precision, computed from float inputs.
+// The files' results are in double precision, computed from float inputs.
 TEST(GatedGolden, ReferenceEqualsTensors) {
   ForCases([](const Case& c) { c.Expect(Reference(c), 1e-12, 1e-11); });
 }

@@ -1,4 +1,4 @@
-// For tests: layers of gated recurrences, computed by other programs
+// For tests: weights, inputs and outputs of layers of gated recurrences, computed by other programs
 // (tests/golden/gated/layer_*.safetensors).
 #ifndef LINNET_TESTS_GATED_LAYERS_H_
 #define LINNET_TESTS_GATED_LAYERS_H_
@@ -64,8 +64,8 @@ struct GatedLayer {
     if (file.Find("gk_proj.0.weight")) spec.gate_rank = rows("gk_proj.0.weight");
   }
 
-  // The tensor that linnet's mixer calls `name`: a tensor of the file, some rows of one, or the
-  // transpose of one. prefix: "grad." for gradients.
+  // The data of the mixer's tensor `name`: a tensor of the file, some of its rows, or its
+  // transpose. prefix: "grad." for the gradient.
   Tensor Get(const std::string& name, const std::string& prefix = "") const {
     if (spec.kind == "rwkv7") {
       const RwkvPart part = RwkvPartOf(name);
@@ -104,7 +104,7 @@ struct GatedLayer {
     return {from.begin(), from.end()};
   }
 
-  // [batch, heads, query_dim, value_dim]; files of ssd have the last two axes swapped.
+  // The final state [batch, heads, query_dim, value_dim]. In files of ssd, the last two axes swap.
   std::vector<double> FinalState() const {
     const std::vector<double> from = Doubles("final_state");
     if (spec.kind != "ssd") return from;

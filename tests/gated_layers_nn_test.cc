@@ -38,7 +38,7 @@ TEST_P(GatedLayersNn, WholePiecesAndStepsGiveTheSourcesOutputsAndGradients) {
   }
   const Tensor x = Loaded(layer, "hidden_states").requires_grad_(), want = Loaded(layer, "out");
   const Tensor loss_w = Loaded(layer, "loss_w");
-  // The values of an earlier layer, which RWKV-7 reads; undefined for other kinds.
+  // The first layer's values, which later layers of RWKV-7 read; undefined for other kinds.
   Tensor carried;
   if (layer.file.Find("v_first")) carried = Loaded(layer, "v_first").requires_grad_();
   const int64_t length = x.size(1);

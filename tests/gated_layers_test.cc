@@ -1,5 +1,5 @@
-// Compares the runtime's gated recurrences (whole sequences, pieces and steps) with layers of
-// flash-linear-attention.
+// Compares the runtime's gated recurrences, on whole sequences, in pieces and in steps, with layers
+// of flash-linear-attention.
 #include "tests/gated_layers.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ class GatedLayers : public testing::TestWithParam<std::string> {
     state_.resize(mixer_->state_size().fixed);
   }
 
-  // The number of rows of hidden_states before the tested sequence.
+  // The index of the tested sequence's first row in hidden_states.
   size_t Before() const { return sequence_ * length_; }
 
   // The projections of `count` positions from `begin` on, in the layout of MixerCall::in.
@@ -131,7 +131,7 @@ TEST_P(GatedLayers, WholePiecesAndStepsGiveTheSourcesOutputs) {
         Expect(begin, end - begin, /*with_state=*/true);
         begin = end;
       }
-      // The mixer's state begins with the state of the scan.
+      // The mixer's state begins with the state of the recurrence.
       for (size_t i = 0; i < size; ++i) {
         ASSERT_NEAR(state_[i], states[sequence_ * size + i], 1e-4) << i;
       }

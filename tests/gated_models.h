@@ -1,6 +1,6 @@
-// For tests: language models over gated recurrences (tests/golden/gated/lm_*.safetensors), as
-// folders in Hugging Face's layout (flash-linear-attention) or BlinkDL's tensors (RWKV-7). Import()
-// converts them to linnet's format.
+// For tests: language models over gated recurrences (tests/golden/gated/lm_*.safetensors). Those of
+// flash-linear-attention become folders in Hugging Face's layout, RWKV-7 a list of BlinkDL's
+// tensors. Import() converts either to linnet's format.
 #ifndef LINNET_TESTS_GATED_MODELS_H_
 #define LINNET_TESTS_GATED_MODELS_H_
 
@@ -24,9 +24,9 @@ struct GatedModel {
   SafetensorsFile file;
   std::filesystem::path folder;  // temporary, removed by the destructor
   size_t sequences, length;
-  std::vector<Tensor> rwkv;  // tensors of an RWKV-7 model, else empty
+  std::vector<Tensor> rwkv;  // tensors of an RWKV-7 model; empty for others
 
-  // shards: the number of files with tensors.
+  // shards: the number of files that share the tensors.
   explicit GatedModel(const std::string& name, size_t shards = 1)
       : file(SafetensorsFile::Open("tests/golden/gated/lm_" + name + ".safetensors")),
         folder(std::filesystem::temp_directory_path() / StrCat("linnet_gated_model.", getpid())) {
@@ -95,7 +95,7 @@ inline std::string ImportFault(const std::filesystem::path& folder,
   return "none";
 }
 
-// All numbers of a model file.
+// All numbers of a model file, tensor after tensor.
 inline std::vector<float> AllTensors(const std::string& path) {
   const Checkpoint checkpoint = Checkpoint::Open(path);
   std::vector<float> all;

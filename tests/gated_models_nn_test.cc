@@ -1,5 +1,5 @@
-// Compares training's network with language models of flash-linear-attention and RWKV-7: logits,
-// loss and gradients of whole sequences, and logits of steps.
+// Compares networks in training (nn) with language models of flash-linear-attention and RWKV-7:
+// logits, loss and gradients of whole sequences, and logits of steps.
 #include <gtest/gtest.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/types.h>

@@ -1,4 +1,4 @@
-// Compares the engine (whole sequences, pieces and steps) with language models of
+// Compares the engine, on whole sequences, in pieces and in steps, with language models of
 // flash-linear-attention (RMS norms, gated recurrences, gated feed-forward blocks) and RWKV-7.
 #include "tests/gated_models.h"
 
@@ -19,7 +19,7 @@ class GatedModels : public testing::TestWithParam<std::string> {
  protected:
   GatedModels() : golden_(GetParam()), model_(Model::Open(golden_.Import())) {}
 
-  // Reads all sequences, pieces[i] positions in call i (a step if it is 1); compares the logits.
+  // Reads all sequences, pieces[i] positions in call i, by Step() if it is 1; compares the logits.
   void Expect(const std::vector<size_t>& pieces, int threads) const {
     Engine engine(model_, {.threads = threads});
     State state = engine.NewState(golden_.sequences);
@@ -52,7 +52,7 @@ class GatedModels : public testing::TestWithParam<std::string> {
     if (!golden_.rwkv.empty()) ExpectRwkvState(state);
   }
 
-  // Compares the state's parts: the last inputs of the token shifts and the states of the scans.
+  // Compares the parts of the state: last inputs of the token shifts, and states of the recurrence.
   void ExpectRwkvState(const State& state) const {
     const std::vector<std::byte> bytes = state.ToBytes(*model_);
     const SafetensorsFile file = SafetensorsFile::FromMemory(bytes, "state");

@@ -175,7 +175,7 @@ void Encoder(const Golden& golden) {
   }
 }
 
-// The files lack d_ff, which follows from a tensor's shape, and the activation, relu by default.
+// The files do not store d_ff, which follows from a tensor's shape, or the activation, relu.
 void DecoderStack(const Golden& golden) {
   const json& c = golden.config();
   const torch::Tensor x = Leaf(golden.Get("x")), memory = Leaf(golden.Get("memory"));
@@ -226,7 +226,7 @@ void DecoderStack(const Golden& golden) {
 void SimpleReformer(const Golden& golden) {
   const json& c = golden.config();
   const torch::Tensor q = Leaf(golden.Get("q")), v = Leaf(golden.Get("v"));
-  // [rounds, N, L, H] in the file, [rounds, N, H, L] here.
+  // The file stores [rounds, N, L, H]; the operation needs [rounds, N, H, L].
   const torch::Tensor order = golden.Get("sorted_index").transpose(2, 3).contiguous();
   const ops::LshOptions options{
       .buckets = 2 * c["bits"].get<int64_t>(), .chunk = c["chunk_size"], .causal = c["causal"]};
@@ -260,7 +260,7 @@ void Ctc(const Golden& golden) {
   EXPECT_TRUE(torch::equal(torch::isfinite(nats), fits));
   ExpectClose(nats.masked_select(fits), want.masked_select(fits), 1e-5, "loss");
   nats.masked_select(fits).sum().backward();
-  // The stored gradients have rounding errors: double precision differs from them by 9e-6.
+  // The stored gradients are in fp32: their rounding error is 9e-6, so the tolerance is wider.
   ExpectClose(log_probs.grad(), golden.Get("grad_log_probs"), 2e-5, "grad_log_probs");
   const torch::Tensor wide = Leaf(golden.Get("log_probs").to(torch::kFloat64));
   nn::CtcNats(wide.transpose(0, 1), golden.Get("targets"), golden.Get("input_lengths"),
@@ -294,7 +294,7 @@ void ImageModel(const Golden& golden) {
   for (const std::string& name : names) {
     torch::NoGradGuard no_grad;
     const torch::Tensor want = golden.Get("param." + name);
-    // linnet computes position tables instead of importing them; they must match.
+    // linnet computes position tables instead of reading them from a file; they must match.
     if (IsBuffer(name)) {
       ExpectClose(tensors.at(name), want, 1e-5, name);
     } else {

@@ -1,5 +1,5 @@
 // Imports a fast-transformers model written by torch.save() and compares the engine's outputs with
-// fast-transformers': covers reader, import, checkpoint and engine.
+// fast-transformers'. This covers the reader, the import, the checkpoint and the engine.
 #include <gtest/gtest.h>
 
 #include <algorithm>

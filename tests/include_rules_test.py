@@ -4,13 +4,13 @@ that compares the name of a task, an attention or a network.
 
     tests/include_rules_test.py [SOURCE_DIR]
 
-The tables have the columns `folder | may include` and `public header | folder`. Fails on an include that they do not
-allow, on libtorch outside the folders that may use it, on CUDA's headers outside of linnet/*/cuda/ and
-linnet/ops/cuda_*, and on a folder missing from the table. To allow another include, change HACKING.md
-and give the reason.
+The tables have the columns `folder | may include` and `public header | folder`. The test fails on an include that they
+do not allow, on libtorch outside the folders that may use it, on CUDA's headers outside of linnet/*/cuda/ and
+linnet/ops/cuda_*, and on a folder or public header that is missing from its table. To allow another include, change
+HACKING.md and give the reason.
 
-Also fails on `== "images"` and similar comparisons: code for one task or attention belongs in the registry, in the
-row of that task or attention. COMPARES lists the exceptions, with reasons.
+The test also fails on comparisons such as `== "images"`: code for one task or attention belongs to its entry in the
+registry. COMPARES lists the exceptions, with reasons.
 """
 
 import pathlib
@@ -28,18 +28,18 @@ CUDA = re.compile(r"^(cuda\w*|cublas\w*|curand\w*|nvml|mma|cooperative_groups)\.
 CUDA_FILES = re.compile(r"^linnet/(\w+/cuda/|ops/cuda_)")
 GENERATED = {"linnet/version.h"}
 
-# Where names are registered: a file pattern, and a regular expression whose group holds quoted
-# names.
+# Where names are registered: a pattern of files, and a regular expression whose group matches quoted
+# names in them.
 REGISTRIES = (
     ("linnet/tasks/*/task.cc", r'\.name = ("[^"]+")'),
     ("linnet/model/mixers/*.cc", r'(?:\.name = |GatedInfo\()("[^"]+")'),
     ("linnet/model/spec.h", r"EnumNames<NetworkKind> \{[^{]*\{([^}]*)\}"),
 )
-# Exceptions: file pattern (from the root), allowed part of a line, reason.
+# Exceptions: pattern of files (from the root), regular expression of the allowed lines, reason.
 COMPARES = (
     ("linnet/tasks/*/*", "", "a task's own folder"),
     ("linnet/model/spec.cc", r"\btask\b", "the file format: files of the first versions have only the task's name"),
-    ("linnet/runtime/model_ref.cc", r"\bkind\b", "the plain twin of the mixers' files, for tests and benchmarks"),
+    ("linnet/runtime/model_ref.cc", r"\bkind\b", "reference implementations of the mixers, for tests and benchmarks"),
     ("linnet/cli/verb_export.cc", r"\bkind\b", "the file format of fast-transformers, which has some of the attention kinds"),
     ("linnet/cli/verb_import.cc", r"\bkind\b", "the file format of fast-transformers: options for settings that its files lack"),
     ("linnet/train/config.cc", "lr_decay_form", "the form of a decay, not an attention"),
@@ -53,8 +53,8 @@ class RuleError(Exception):
 
 
 def read_table(text):
-    """Returns {row: allowed folders, possibly with "torch"}. "everything" becomes {"*", "torch"},
-    "everything that is free of torch" {"*"}; "..., but a and b" adds "!a" and "!b"."""
+    """Returns {folder: set of folders that it may include, with "torch" if it may include libtorch}. "everything"
+    becomes {"*", "torch"}, "everything that is free of torch" becomes {"*"}; ", but a and b" adds "!a" and "!b"."""
     rules, in_table = {}, False
     for line in text.splitlines():
         cells = [cell.strip().strip("`*") for cell in line.strip().strip("|").split("|")]
@@ -90,8 +90,8 @@ def read_homes(text):
 
 
 def row_of(path, rules):
-    """The table row for a file: that of its innermost folder with a row, or None. Paths in linnet/ are relative to
-    it, paths in other trees to the root."""
+    """The name of the table row for a file: its innermost folder that has a row, or None. Paths in linnet/ are
+    relative to linnet/, paths in other trees to the root."""
     return next((folder.as_posix() for folder in path.parents if folder.as_posix() in rules), None)
 
 
@@ -100,7 +100,7 @@ def sources(root):
 
 
 def violations(root, rules, homes):
-    """homes: {public header: the folder that implements it}."""
+    """Returns a message per violation. homes: {public header: the folder that implements it}."""
     def folder_of(target):
         name = pathlib.Path(target.removeprefix("linnet/"))
         return homes[name.stem] if len(name.parts) == 1 and name.stem in homes else row_of(name, rules)
@@ -265,7 +265,7 @@ class Checker(unittest.TestCase):
     def test_public_headers(self):
         self.assertEqual(self.check("include/linnet/b.h", '"linnet/a.h"', "<vector>"), [])
         self.assertEqual(len(self.check("include/linnet/b.h", '"linnet/base/a.h"')), 1)
-        self.assertEqual(len(self.check("base/b.cc", '"linnet/b.h"')), 2)  # base may not include io, and there is no b.h
+        self.assertEqual(len(self.check("base/b.cc", '"linnet/b.h"')), 2)  # base may not include io; b.h does not exist
         self.assertEqual(len(self.check("include/linnet/homeless.h")), 1)
         self.assertEqual(self.check("io/b.cc", '"linnet/a.h"'), [])
         self.assertEqual(self.check("cli/b.cc", '"linnet/a.h"'), [])

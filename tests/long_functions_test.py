@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Runs scripts/long-functions over the tree, and tests its readers of C++, JavaScript and Python.
+"""Runs scripts/long-functions over the tree, and tests its parsers of C++, JavaScript and Python.
 
     tests/long_functions_test.py
 
-Fails on functions and test files over the limits of HACKING.md; the script lists them.
+Fails if a function or a test file exceeds the limits of HACKING.md; the message lists them.
 """
 
 import importlib.machinery
@@ -39,7 +39,7 @@ class ThisTree(unittest.TestCase):
 
 class Cxx(unittest.TestCase):
     def read(self, text):
-        """Returns {name: lines}."""
+        """Returns {name: number of lines} of the functions in `text`."""
         found = script.cxx_functions(textwrap.dedent(text))
         return {name: last - first + 1 for first, last, name in found}
 
@@ -225,7 +225,7 @@ class OtherLanguages(unittest.TestCase):
 
 class Limits(unittest.TestCase):
     def faults(self, sizes):
-        """sizes: {path: lines of its one function}"""
+        """Returns the faults of a tree with these files. sizes: {path: number of lines of its only function}."""
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             for name, lines in sizes.items():

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """For every mixer that a task allows: trains two updates, saves, evaluates and generates, in each precision. Other
-mixers must be refused before the first update. Images and speech here; copy in train_test.py, text and couplets
-in text_test.py.
+mixers must be refused before the first update. This file tests images and speech; train_test.py tests copy,
+text_test.py text and couplets.
 
     tests/mixers_test.py BIN_DIR [unittest arguments]
 
-The mixers come from `linnet info --mixers` and their parameters from the trainer, so a new mixer needs no line
-here.
+The list of mixers comes from `linnet info --mixers`, their feature maps and variants from error messages of
+`linnet train`. So a new mixer needs no line here.
 """
 
 import array
@@ -29,7 +29,7 @@ import train_forks
 BIN = pathlib.Path("build/release/bin").resolve()
 
 TINY = ["--layers", 2, "--heads", 2, "--d-model", 16, "--batch", 2, "--steps", 2, "--threads", 1]
-# Flags that select a variant of a mixer.
+# {mixer: the flag that selects its variant}.
 FORMS = {"kernel": "--similarity", "reformer": "--lsh-variant"}
 # Flags of reformer that give short sequences several chunks; other mixers ignore them.
 HASHING = ["--lsh-rounds", 2, "--lsh-buckets", 4, "--lsh-chunk", 8]
@@ -112,8 +112,8 @@ class Mixers(unittest.TestCase):
         return lines[0]
 
     def train(self, name, *args):
-        """Trains two updates with finite losses; returns the models (as trained, and in each narrow precision) and
-        the last validation record."""
+        """Trains for two updates, whose records must be finite; returns {precision: model file} and the last
+        validation record."""
         out = self.dir / name
         self.ok("train", *args, "--log-every", 1, "--out", out)
         records = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -128,7 +128,7 @@ class Mixers(unittest.TestCase):
         return models, records[-1]
 
     def near(self, values, delta):
-        """Expects similar values in all precisions."""
+        """values: {precision: value}. Expects each within `delta` of the f32 value, relative to it."""
         for value in values.values():
             self.assertTrue(math.isfinite(value), values)
             self.assertAlmostEqual(value, values["f32"], delta=delta * abs(values["f32"]))

@@ -1,5 +1,6 @@
-"""Installs linnet into a folder and builds outside programs against it: one with a custom attention kind, and the
-examples of docs/attention. Also runs the commands of these pages. Arguments: the build folder, the source folder."""
+"""Installs linnet into a folder and builds programs outside the source tree against it: one with a custom attention
+kind, and the examples of docs/attention. Also runs the commands of these pages. Arguments: the build folder, the source
+folder."""
 import os
 import pathlib
 import re
@@ -22,7 +23,7 @@ def blocks(page, language):
 
 
 def program(pages):
-    """A source file with the examples of all pages, one function each."""
+    """A source file with the C++ examples of all pages, one function per example."""
     includes, bodies = set(), []
     for page in pages:
         for block in blocks(page, "cpp"):
@@ -54,7 +55,7 @@ class PackageTest(unittest.TestCase):
                            capture_output=True)
 
     def headers(self, prefix=None):
-        """Returns {folder: names of its headers}."""
+        """Returns {folder: names of its installed headers}."""
         found = {}
         root = (prefix or self.prefix) / "include"
         for path in sorted((root / "linnet").rglob("*.h")):
@@ -72,7 +73,7 @@ class PackageTest(unittest.TestCase):
         for name in ("kernels/linear_ref", "kernels/linear-inl", "io/test_util", "runtime/state_data"):
             self.assertNotIn(f"linnet/{name}.h", headers.get(name.split("/")[0], []))
         for folder, names in headers.items():
-            if folder in WITH_TORCH:  # slow to parse: test_a_program_outside includes them all
+            if folder in WITH_TORCH:  # slow to parse; test_a_program_outside includes them all instead
                 continue
             for name in names:
                 self.run_ok(self.compiler(), "-std=c++20", "-Wall", "-Wextra", "-fsyntax-only", "-I",
@@ -96,7 +97,7 @@ class PackageTest(unittest.TestCase):
             macros.append(set(re.findall(r"^#define (\w+)", self.run_ok(
                 self.compiler(), "-std=c++20", "-dM", "-E", "-I", prefix / "include", source), re.MULTILINE)))
         self.assertEqual({name for name in macros[1] - macros[0] if not name.startswith("LINNET_")}, set())
-        # pkg-config alone, from C and from C++.
+        # The examples in C and in C++ build with pkg-config alone, without CMake.
         found = {**os.environ, "PKG_CONFIG_PATH": str(next(prefix.rglob("linnet.pc")).parent)}
         flags = self.run_ok("pkg-config", "--cflags", "--libs", "linnet", env=found).split()
         self.assertEqual(self.run_ok("pkg-config", "--modversion", "linnet", env=found).strip(), VERSION)
@@ -154,7 +155,7 @@ template <class T> T Made() { return T(); }
         functions = []
         for name, code in examples.items():
             body = "\n".join(line for line in code.splitlines() if not line.startswith("#include"))
-            body = body.replace("...", ";")  # stands for the reader's own statements
+            body = body.replace("...", ";")  # "..." stands for the reader's own statements
             functions.append(f"void Example{len(functions)}() {{\n{given.get(name, '')}\n{{\n#line 1 \"{name}\"\n{body}\n}}\n}}\n")
         source.write_text(f"{known}using namespace linnet;\n" + "".join(functions))
         self.run_ok(self.compiler(), "-std=c++20", "-fsyntax-only", "-I", self.prefix / "include", source)
@@ -177,7 +178,7 @@ template <class T> T Made() { return T(); }
             self.assertIn("/nowhere", done.stderr)
 
     def build_page(self, page, file):
-        """Builds the first cpp block of a page with its cmake block; returns the program."""
+        """Builds a page's first cpp block with its first cmake block; returns the program's path."""
         folder = self.dir / "page"
         folder.mkdir()
         lines = blocks(page, "cpp")[0].splitlines()
@@ -245,7 +246,7 @@ template <class T> T Made() { return T(); }
             self.assertIn(reason, why, arguments)
 
     def test_a_program_outside(self):
-        """Compiles all sources as one file, without debug information: parsing libtorch's headers takes longest."""
+        """Compiles all sources as one file, since parsing libtorch's headers takes most of the time."""
         prefix, build, pages = self.prefix, self.dir / "build", self.dir / "pages.cc"
         headers = [name for folder in WITH_TORCH for name in self.headers()[folder]]
         pages.write_text("".join(f"#include \"{name}\"\n" for name in headers) + program(self.pages))

@@ -1,6 +1,6 @@
-// Parity of networks with an encoder and a decoder, and of networks with convolutions: nn in batch
-// form, nn step by step (convolutions only), and the runtime with every split into prefix and steps
-// agree.
+// All forms of a network agree, for encoder-decoders and for networks with convolutions: nn in
+// batch form, nn step by step (convolutions only), and the runtime with every split of the sequence
+// into a prefix and steps.
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 #include <unistd.h>

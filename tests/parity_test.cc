@@ -119,7 +119,7 @@ TEST_P(Parity, BatchStepsAndRuntimeAgreeAtEveryCut) {
   }
 }
 
-// Attention without a recurrent form: nn in batch form against the runtime's whole sequences.
+// Attention without a recurrent form: nn in batch form equals the runtime on whole sequences.
 TEST(WholeParity, ReformerMatchesTraining) {
   const torch::NoGradGuard no_grad;
   torch::manual_seed(7);
@@ -147,7 +147,7 @@ TEST(WholeParity, ReformerMatchesTraining) {
   }
 }
 
-// The training loss and the runtime's bits/dim are the same number.
+// The training loss, converted from nats to bits, equals the runtime's bits/dim.
 TEST_P(Parity, BitsPerDimEqualsTheTrainingLoss) {
   if (!model_->spec().image()) GTEST_SKIP() << "images only";
   const torch::NoGradGuard no_grad;
@@ -162,7 +162,7 @@ TEST_P(Parity, BitsPerDimEqualsTheTrainingLoss) {
   EXPECT_NEAR(got.mean, nats.mean().item<double>() / std::log(2.0), 1e-4);
 }
 
-// All recurrent mixers; and tasks, activations, grid positions, feature maps and mixed layers.
+// All causal recurrent mixers, and some tasks, activations, feature maps and patterns of mixers.
 std::vector<ParityCase> Cases() {
   std::vector<ParityCase> cases = {
       {"images", Activation::kRelu},

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""torch.ops.linnet (python/) against plain PyTorch, and the example of python/README.md.
+"""Compares torch.ops.linnet (python/) with plain PyTorch, and runs the example of python/README.md.
 
     tests/python_ops_test.py LIBRARY TORCH_VERSION [unittest arguments]
 
 Needs a Python with the PyTorch that the library was built with: this one, or Debian's (package
-python3-torch). Without one it prints a message and exits with 77.
+python3-torch). If neither has it, the test prints a message and exits with 77.
 """
 
 import copy
@@ -23,7 +23,7 @@ SKIPPED = 77
 
 
 def python_with_torch(version):
-    """A Python whose PyTorch has that version and loads the library."""
+    """The path of a Python whose PyTorch has this major and minor version and loads LIBRARY, or None."""
     script = f"import torch; print(torch.__version__); torch.ops.load_library({str(LIBRARY)!r})"
     for python in dict.fromkeys((sys.executable, "/usr/bin/python3")):
         try:
@@ -56,7 +56,7 @@ def phi(x, feature_map):
 
 
 def reference(q, k, v, s=None, z=None, lengths=None, feature_map="elu", normalize=True, eps=1e-6):
-    """(out, s, z) by plain sums, without chunks."""
+    """(out, s, z), computed from the scores of all pairs of positions."""
     length = q.shape[1]
     q, k = phi(q, feature_map), phi(k, feature_map)
     if lengths is not None:
@@ -121,7 +121,7 @@ class Numbers(Case):
                             {"lengths": torch.arange(n) * l // max(n - 1, 1)}):
                 x = random((n, l, h, d), (n, l, h, d), (n, l, h, m))
                 if options.get("feature_map") == "identity":
-                    x[:2] = [t.abs() for t in x[:2]]  # else the normalizer may vanish
+                    x[:2] = [t.abs() for t in x[:2]]  # else the normalizer may be near 0
                 for dtype, tolerance in ((torch.float32, 3e-5), (torch.double, 1e-10)):
                     with self.subTest(shape=(n, l, h, d, m), dtype=dtype, **options):
                         ours, theirs = leaves(x, dtype), leaves(x, torch.double)
@@ -129,7 +129,7 @@ class Numbers(Case):
                         want = reference(*theirs, **options)[0]
                         self.assertEqual(out.dtype, dtype)
                         self.near(out, want, tolerance)
-                        if l > 1:  # with one position, gradients of q and k are rounding errors
+                        if l > 1:  # with one position, gradients of q and k are 0 up to rounding
                             self.all_near(gradients([out], ours), gradients([want], theirs), tolerance)
 
     def test_gradcheck_in_double(self):
@@ -164,7 +164,7 @@ class Numbers(Case):
                       second(leaves(x, torch.double), lambda *t: reference(*t)[0]), 1e-4)
 
     def test_one_gradient_of_several_results(self):
-        """Results without an incoming gradient add nothing; no zeros are materialized for them."""
+        """A loss on one of out, s and z: the other two have no incoming gradient and add nothing."""
         x, state = random((2, 9, 2, 4), (2, 9, 2, 4), (2, 9, 2, 3)), random((2, 2, 4, 3), (2, 2, 4))
         state[1] = state[1].abs() + 1
         for dtype in (torch.float32, torch.double):
@@ -336,7 +336,7 @@ class Types(Case):
                              [torch.bfloat16, torch.float32, torch.float32])
             packed = linnet.causal_linear_attention_packed(*(t[0] for t in ours), torch.tensor([0, 9, 300]))
             self.assertEqual(packed.dtype, torch.bfloat16)
-            # Autocast casts nothing in the backward of the plain form, although it is active there.
+            # Autocast is active in this backward of the plain form, but must not cast anything.
             double = leaves(x, torch.double)
             out = linnet.causal_linear_attention(*double)
             self.assertEqual(out.dtype, torch.double)
@@ -347,7 +347,7 @@ class Types(Case):
             out = linnet.causal_linear_attention(*ours)
         grads = torch.autograd.grad(out.float().sum(), ours)
         self.assertEqual({g.dtype for g in grads}, {torch.float32})
-        # Autocast casts nothing in second derivatives either.
+        # Autocast must not cast anything in second derivatives either.
         ours = leaves(x)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             _, s, _ = linnet.causal_linear_attention_state(*ours)
@@ -378,7 +378,7 @@ class Tracing(Case):
         self.assertEqual([t.dtype for t in tensors], dtypes)
 
     def run_all(self, make, where):
-        """Runs every operation forward and backward on make(tensor); `where` checks each result."""
+        """Runs every operation forward and backward on make(tensor), and calls where() to check each result."""
         x = random((2, 9, 3, 4), (2, 9, 3, 4), (2, 9, 3, 5))
         shapes = [(2, 3, 4, 5), (2, 3, 4)]
         for dtype in self.TYPES:
@@ -425,7 +425,7 @@ class Tracing(Case):
             self.assertEqual(linnet.causal_linear_attention(new, new, new).shape, (2, 9, 3, 4))
         # Fake tensors of wrong shapes are refused too.
         self.refuses(r"got q \[2, 9, 3, 4\]", lambda: linnet.causal_linear_attention(fake[0], fake[2], fake[2]))
-        # Second derivatives use the plain form, which processes one sequence after the other.
+        # Second derivatives use the plain form, which loops over sequences and so must read cu_seqlens.
         rows = [t[0] for t in fake]
         out = linnet.causal_linear_attention_packed(*rows, mode.from_tensor(torch.tensor([0, 4, 9])))
         self.refuses("cu_seqlens has a shape but no data",
@@ -542,7 +542,7 @@ class Errors(Case):
 
 
 def readme_blocks():
-    """The blocks on PyTorch; python_package_test.py runs the others."""
+    """The README's code blocks on PyTorch; python_package_test.py runs its other blocks."""
     page = (SOURCE / "python" / "README.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     return [block for block in blocks if "import torch" in block]
@@ -550,7 +550,7 @@ def readme_blocks():
 
 class Modules(Case):
     def run_readme(self):
-        """Runs the README's example unchanged, in a folder with the library at the path it uses."""
+        """Runs the README's example unchanged, in a folder that has the library at the path in the example."""
         names = {"__name__": "readme"}
         with tempfile.TemporaryDirectory() as folder:
             lib = pathlib.Path(folder) / "build/release/python"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Python package linnet: its wheel, models, errors, training runs, and the examples of python/README.md.
+"""Tests the Python package linnet: its wheel, models, errors, training runs, and the examples of python/README.md.
 
     tests/python_package_test.py BIN_DIR BUILD_DIR [unittest arguments]
 
@@ -84,14 +84,14 @@ class WheelTest(Case):
         script = "import linnet; print(linnet.library_path())"
         done = self.python(script, env={**os.environ, "LINNET_LIBRARY": str(library)})
         self.assertEqual(done.stdout.strip(), str(library), done.stderr)
-        # A package without a library in it loads the system's.
+        # A package that contains no library loads the system's.
         shutil.copytree(SOURCE / "python" / "linnet", self.dir / "linnet")
         done = self.python(script, env={**os.environ, "LD_LIBRARY_PATH": str(library.parent)})
         self.assertEqual(done.stdout.strip(), library.name, done.stderr)
 
 
 class HeaderTest(unittest.TestCase):
-    """The types of python/linnet/_library.py are those of the header."""
+    """The types in python/linnet/_library.py match the header linnet.h."""
 
     def setUp(self):
         header = (SOURCE / "include" / "linnet" / "linnet.h").read_text()
@@ -276,7 +276,7 @@ class RunTest(Case):
 
 class ReadmeTest(Case):
     def test_snippets(self):
-        """Runs the blocks of python/README.md on the package, in a folder with the models that they name."""
+        """Runs the README's blocks on the package, in a folder that has the models that they name."""
         page = (SOURCE / "python" / "README.md").read_text()
         blocks = [block for block in re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
                   if "import torch" not in block]

@@ -1,4 +1,4 @@
-"""Shared by tests of the Python package: builds its wheel twice and runs a test where one of them is installed.
+"""Shared by tests of the Python package: builds its wheel twice, installs one of the two and runs a test with it.
 
     import python_package_util as util
 
@@ -6,7 +6,7 @@
         util.enter()               # returns in a process that can import linnet and numpy
 
 Arguments of a test: BIN_DIR BUILD_DIR [unittest arguments]. Needs a Python with numpy, venv and ensurepip: this one, or
-Debian's (packages python3-numpy and python3-venv). Without one a test prints a message and exits with 77.
+Debian's (packages python3-numpy and python3-venv). If both lack them, the test prints a message and exits with 77.
 """
 
 import os
@@ -46,7 +46,7 @@ def run_ok(*command, **options):
 
 
 def run_installed(arguments):
-    """Runs a test file with the Python of an environment in which the wheel is installed; returns its exit code."""
+    """Runs a test file in a virtual environment in which the wheel is installed; returns the test's exit code."""
     python = python_with_numpy()
     if python is None:
         print("skipped: no Python here has numpy, venv and ensurepip; on Debian, install python3-numpy and "
@@ -59,7 +59,7 @@ def run_installed(arguments):
         run_ok(python, "-m", "venv", "--system-site-packages", f"{folder}/venv")
         installed = f"{folder}/venv/bin/python"
         run_ok(installed, "-m", "pip", "install", "-q", "--no-index", "--no-deps", wheels[0])
-        # Outside the source tree, without the variables that lead Python or the package to other modules or libraries.
+        # The test runs outside the source tree, without variables that lead to other Python modules or libraries.
         environment = {name: value for name, value in os.environ.items()
                        if name not in ("PYTHONPATH", "PYTHONHOME", "LINNET_LIBRARY")}
         environment["LINNET_WHEELS"] = os.pathsep.join(wheels)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Python package linnet compared with the program: images, text, couplets, speech and states.
+"""Compares the Python package linnet with the program: images, text, couplets, speech and states.
 
     tests/python_tasks_test.py BIN_DIR BUILD_DIR [unittest arguments]
 
@@ -30,7 +30,7 @@ class ImagesTest(Case):
         """The images of a PNG sheet with a scale and gap of 1: uint8 [rows, columns, 28, 28]."""
         width, height, lines = cli_util.read_png(path)
         pixels = np.frombuffer(b"".join(lines), np.uint8).reshape(height, width)
-        edge = (width - 28 * columns) // (columns + 1)  # 1 if the sheet has a margin
+        edge = (width - 28 * columns) // (columns + 1)  # width of the margin: 1 or 0
         cells = [[pixels[edge + y * 29:][:28, edge + x * 29:][:, :28] for x in range(columns)] for y in range(rows)]
         return np.array(cells)
 
@@ -46,7 +46,7 @@ class ImagesTest(Case):
     def test_complete_as_the_program_does(self):
         self.program("complete", DIGITS, "--count", 3, "--scale", 1, "--seed", 5, "--rows-known", 10, "--out",
                      "sheet.png")
-        sheet = self.sheet(self.dir / "sheet.png", 3, 3)  # the given rows, the completions, the originals
+        sheet = self.sheet(self.dir / "sheet.png", 3, 3)  # rows of the sheet: known parts, completions, originals
         originals = self.model.sample(3, seed=5)
         self.assertTrue(np.array_equal(originals, sheet[2]))
         completed = self.model.complete(originals, 10, seed=5, first_stream=3)
@@ -187,8 +187,8 @@ class CoupletTest(Case):
 
 
 def like_speech(seconds, seed=1):
-    """Audio in which the shipped models hear phones: pulses or noise through three resonances, which change four
-    times a second. int16, 16000 samples per second."""
+    """Audio in which the shipped models recognize phones: int16, 16000 samples per second. Every quarter of a second,
+    pulses or noise pass through three new resonances."""
     rng, part, pieces = np.random.RandomState(seed), 4000, []
     time = np.arange(part) / 16000
     for _ in range(4 * seconds):

@@ -64,7 +64,7 @@ def python_with_torch():
 
 
 def read(path):
-    """Returns (tensors as bytes, metadata) of a .safetensors file."""
+    """Returns ({name: (shape, bytes)}, metadata) of a .safetensors file."""
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8:8 + length])
@@ -75,7 +75,7 @@ def read(path):
 
 
 def differing(a, b):
-    """Names of tensors that differ. (unittest would take minutes to print a difference of bytes.)"""
+    """The names of tensors that differ. unittest would take minutes to compare and print the bytes."""
     return sorted(name for name in a.keys() | b.keys() if a.get(name) != b.get(name))
 
 
@@ -207,7 +207,7 @@ class RoundTrip(Case):
         self.refuses([*command, "--data", self.dir / "nowhere"], "no such folder")
 
     def test_plain_safetensors(self):
-        """fast-transformers' tensor names, without linnet's metadata."""
+        """Imports a file with fast-transformers' tensor names and without linnet's metadata."""
         tensors = random_tensors(IMAGE_SPEC)
         del tensors[FIRST]
         path = self.write("plain.safetensors", safetensors(IMAGE_SPEC, tensors, metadata={}))
@@ -291,7 +291,7 @@ class RoundTrip(Case):
             after, before = read(self.dir / "b.safetensors")[0], read(path)[0]
             del after[FIRST], before[FIRST]
             self.assertEqual(differing(after, before), [])
-            # 24 features fit, too: fast-transformers' Favor uses each of the 12 columns with both signs.
+            # 12 columns also fit 24 features: fast-transformers' Favor uses each column with both signs.
             if options:
                 self.refuses(command, "omega has 12 columns", "give --features")
                 self.linnet(*command, "--features", "24")
@@ -307,7 +307,7 @@ LETTERS = "etaoin shrdlu\n"
 
 
 def text_tensors(spec, seed=1):
-    """Random tensors for models with added positions or none; for an encoder-decoder, both stacks."""
+    """Random tensors of a model with added positions or none; for an encoder-decoder, those of both stacks."""
     tensors = random_tensors({**spec, "network": "transformer"}, seed)
     if spec["positions"] == "added":
         length = spec["max_length"]
@@ -345,7 +345,7 @@ class Text(Case):
         return self.linnet_json("eval", model, "--data", "text.txt")["bits_per_token"]
 
     def round_trip(self, model, *options):
-        """Exports and imports a model; expects it unchanged."""
+        """Exports a model and imports it again, unchanged; returns the output of the import."""
         self.linnet("export", model, "--format", "pth", "--out", "a.pth")
         said = self.linnet("import", "a.pth", "--heads", "2", "--out", "b.safetensors", *options)
         self.assertEqual(self.linnet_json("info", "b.safetensors")["spec"],
@@ -368,7 +368,7 @@ class Text(Case):
             self.assertEqual(self.bits("b.safetensors"), self.bits(path))
 
     def test_trained_models(self):
-        """Models written by linnet train text."""
+        """Exports and imports models that linnet train text wrote."""
         if not (cli_util.BIN / "linnet-train").exists():
             self.skipTest("linnet-train is not built")
         for unit, options in (("byte", []), ("character", ["--characters", "characters.txt"])):

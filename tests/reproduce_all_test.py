@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests of the commands that linnet reproduce runs, and of resuming. A script stands in for linnet.
+"""Tests the commands that linnet reproduce runs, and how it resumes. A script takes the place of linnet.
 
     tests/reproduce_all_test.py BIN_DIR [unittest arguments]
 """
@@ -12,7 +12,7 @@ from reproduce_util import ALL, StandInCase, main, records
 
 
 class All(StandInCase):
-    """`reproduce all` with a fake 'linnet' that records its arguments."""
+    """`reproduce all` with a script in place of linnet that logs its arguments and writes empty records."""
     STAND_IN = """#!/usr/bin/env python3
 import os, pathlib, signal, sys, time
 arguments = sys.argv[2:]
@@ -53,9 +53,9 @@ print("wrote", name)
         self.assertEqual(sorted(names), sorted(set(ALL) - {"recall", "couplet"}))
         self.assertEqual(out.splitlines(), [f"wrote {name}" for name in names])
         budgets = [int(call[call.index("--budget") + 1]) for call in calls if "--budget" in call]
-        self.assertEqual(len(budgets), 3)  # table 3 has --minutes, the time of a training, instead
+        self.assertEqual(len(budgets), 3)  # table 3 has --minutes, the time per training, instead
         self.assertLess(sum(budgets), 3600)
-        # Figures use the models of their table.
+        # A figure uses the models of its table.
         works = {call[0]: call[call.index("--work") + 1] for call in calls if "--work" in call}
         self.assertEqual(works["figure6"], works["table1"])
         self.assertEqual(works["figure9"], works["table2"])
@@ -86,8 +86,8 @@ print("wrote", name)
         self.assertEqual(kept["done"], ["table1", "table2", "table3"])
         self.assertGreater(kept["spent"], 0)
         self.calls()
-        # The budget is used up: the part in progress is finished, the others are left out and get a new
-        # budget in the next call.
+        # The budget is used up: the part in progress is finished, the remaining parts are left out and get a
+        # new budget in the next call.
         (self.dir / "runs" / "all.json").write_text(json.dumps(dict(kept, spent=3601)))
         code, _, err = self.all()
         self.assertEqual(code, 1)
@@ -119,7 +119,7 @@ print("wrote", name)
 
 
 class Kept(StandInCase):
-    """Measurements of a stopped experiment are not repeated. The benchmark is a stand-in that fails for one method."""
+    """Measurements of a stopped experiment are not repeated. A script in place of linnet fails for one method."""
     STAND_IN = """#!/usr/bin/env python3
 import json, os, sys
 method = sys.argv[sys.argv.index("--methods") + 1]
@@ -144,13 +144,13 @@ print(json.dumps([record for record in json.load(open("bench.json")) if record["
         self.assertEqual((code, calls), (0, ["softmax", "lsh-1"]), said)
         self.assertIn("linear: measured before", said)
         self.assertIn("| N | linear | softmax | lsh-1 |", (self.dir / "out" / "figure1.md").read_text())
-        # A finished experiment leaves nothing behind, and measures everything again.
+        # A finished experiment removes its work, so the next call measures everything again.
         self.assertFalse((self.dir / "runs").exists())
         self.assertEqual(run()[1], ["linear", "softmax", "lsh-1"])
 
 
 class Trained(StandInCase):
-    """Table 3 with a stand-in for 'linnet' that trains nothing."""
+    """Table 3 with a script in place of linnet that trains nothing."""
     STAND_IN = """#!/usr/bin/env python3
 import json, os, pathlib, sys
 verb, arguments = sys.argv[1], sys.argv[2:]
@@ -189,7 +189,7 @@ else:
 
         calls, said = run(code=130, STOPS="full-1")
         self.assertIn("table3: stopped; nothing is written", said.splitlines()[-1])
-        # Four timings of an update (half a second), before the trainings of a minute.
+        # First, the four methods time their updates (half a second each); then come trainings of a minute each.
         self.assertEqual([call.split("--out ")[1] for call in calls],
                          [f"runs/table3/{name}" for name in ("update-lstm", "update-full", "update-reformer",
                                                              "update-linear", "lstm-1", "lstm-2", "full-1")])

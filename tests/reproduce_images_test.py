@@ -39,14 +39,14 @@ class Images(unittest.TestCase):
         return done
 
     def one_line(self, *arguments):
-        """Expects a usage error and no files left; returns stderr."""
+        """Expects a usage error and no output folder; returns stderr."""
         said = self.reproduce(*arguments, "--out", "nothing", code=2).stderr.strip().splitlines()
         self.assertFalse((self.dir / "nothing").exists())
         self.assertTrue(said[-1].startswith("linnet reproduce: "), said)
         return "\n".join(said)
 
     def test_a_table_and_the_figures_of_its_models(self):
-        # Data is found in ./data/mnist.
+        # Without --data, the data set is found in ./data/mnist.
         self.reproduce("table1", "--scale", "tiny", "--work", "work", "--out", "out")
         record = json.loads((self.dir / "out" / "table1.json").read_text())
         self.assertEqual([run["method"] for run in record["runs"]], ["softmax", "lsh-1", "lsh-4", "linear"])
@@ -74,7 +74,7 @@ class Images(unittest.TestCase):
         for entry in [*variety["methods"], variety["real"]]:
             self.assertTrue(0 < entry["nearest"] <= entry["pairs"] < 256, entry)
 
-        # Other options than those of the existing trainings are refused.
+        # Options that differ from those of the existing trainings are refused.
         for other in (("--scale", "small"), ("--seed", 2), ("--no-pixel-above",), ("--steps", 60)):
             self.assertIn("--work", self.one_line("table1", "--work", "work", *other))
         self.reproduce("table1", "--from", "out/table1.json", "--out", "again")
@@ -140,7 +140,7 @@ class Images(unittest.TestCase):
         self.assertIn("table1.json", self.one_line("figure5", "--tables", "tables"))
 
     def test_all_of_them(self):
-        self.assertIn("too little", self.one_line("all", "--budget", "5m"))
+        self.assertIn("outside the range", self.one_line("all", "--budget", "5m"))
         self.assertIn("--data", self.one_line("all", "--data", "nowhere"))
 
 

@@ -75,7 +75,7 @@ class Figure1(Case):
                      "`lsh-1` 98.3 ms (N = 16,384), `lsh-4` 328 ms (N = 16,384)",
                      "`softmax-plain` 4,096 (at 8,192: a sample needs about 9 GB)"):
             self.assertIn(part, page)
-        # Its own record gives the same page.
+        # The record that it wrote gives the same page.
         first = self.files()
         said = json.loads(self.reproduce_ok("figure1", "--from", "out/figure1.json", "--out", "out", "--json"))
         self.assertEqual(said["out"], [f"out/{name}" for name in FILES])
@@ -160,7 +160,7 @@ class Figure2(Case):
         self.assertEqual([run["method"] for run in result["runs"]], ["lsh-4", "linear"])
         for run in result["runs"]:
             self.assertEqual(run["curve"][-1][0], 20)
-            self.assertLess(run["curve"][-1][1], 2.45)  # nats; 2.5 before the first update
+            self.assertLess(run["curve"][-1][1], 2.45)  # nats; it is 2.5 before the first update
         page = self.read("out/figure2.md")
         self.assertIn("linnet reproduce figure2 --steps 20 --max-length 12 --precision bf16 --methods linear,lsh-4\n",
                       page)
@@ -178,7 +178,7 @@ class Figure2(Case):
         self.assertEqual(whole.returncode, 0, whole.stderr)
 
     def test_refuses_what_is_no_result(self):
-        (self.dir / "out").rmdir()  # refused records must not create it
+        (self.dir / "out").rmdir()  # a refused record must not create it
         for broken in ({}, [], {"runs": []}, {"runs": [{"method": "linear"}]},
                        {"runs": [{"method": "linear", "curve": []}]}):
             self.refuses_record(broken)
@@ -332,7 +332,7 @@ class Table5(Case):
         self.assertIn("| softmax | 50.0 | 100 |", page)  # 50 s, a hundred times linear's 0.5 s
         self.assertIn("| stateful softmax | 0.750 | 1.50 | 2.09 |", page)  # 1,340 us over 640
         self.assertIn("| linear | 0.500 | 1.00 | 1.00 |", page)
-        self.assertIn("| stateful softmax | – |", page)  # for CIFAR-10, which has linear only
+        self.assertIn("| stateful softmax | – |", page)  # in CIFAR-10's table, which has linear only
         self.assertIn("A (machine) ? ?b?", page)
         self.assertIn("linnet reproduce table5 --threads 2\n", page)
         for name in ("table5.svg", "table5-dark.svg"):  # text is drawn as glyphs
@@ -462,7 +462,7 @@ class Descriptions(unittest.TestCase):
                     self.assertTrue(option["range"][0] <= option["default"] <= option["range"][1], option)
 
     def test_the_papers_numbers(self):
-        """Tables 1 and 2 repeat images per second of table 4. Table 5 has times of the methods of table 4."""
+        """Tables 1 and 2 repeat the images per second of table 4. Other numbers are in plausible ranges."""
         for table, dataset in zip(("table1", "table2"), self.describe("generate")["datasets"]):
             about = self.describe(table)
             self.assertEqual([method["name"] for method in about["methods"]], ["softmax", "lsh-1", "lsh-4", "linear"])

@@ -1,4 +1,4 @@
-"""Shared by the tests of linnet reproduce: runs it in a folder of its own, with linnet or with a stand-in for it."""
+"""Shared by the tests of linnet reproduce. They run it in a temporary folder, with linnet or a script in its place."""
 
 import json
 import math
@@ -12,7 +12,7 @@ import unittest
 
 BIN = pathlib.Path("build/release/bin").resolve()  # main() sets it
 
-# Every experiment: the paper's, recall and the couplets.
+# All experiments: the figures and tables of the paper, recall and the couplets.
 ALL = [f"figure{f}" for f in range(1, 10)] + [f"table{t}" for t in range(1, 6)] + ["recall", "couplet"]
 
 TIME = {"linear": lambda n: 0.002 * n, "softmax": lambda n: 1e-6 * n * n + 0.0005 * n,
@@ -49,12 +49,12 @@ def records(methods=("linear", "softmax", "softmax-plain", "lsh-1", "lsh-4"), lo
 
 
 def has(program):
-    """Whether a program was built. Call it in tests, since main() sets BIN after the classes are made."""
+    """Whether a program was built. Only for use inside tests: main() sets BIN after classes are defined."""
     return (BIN / program).exists()
 
 
 class Case(unittest.TestCase):
-    """Runs `linnet reproduce COMMAND...` in a folder of the test, `dir`, which has an empty folder `out`."""
+    """Runs `linnet reproduce COMMAND...` in the temporary folder `dir`, which has an empty folder `out`."""
     COMMAND = ()
 
     def setUp(self):
@@ -63,7 +63,7 @@ class Case(unittest.TestCase):
         (self.dir / "out").mkdir()
 
     def write(self, name, value):
-        """Writes a text, or JSON."""
+        """Writes a str as it is, and any other value as JSON."""
         (self.dir / name).write_text(value if isinstance(value, str) else json.dumps(value))
 
     def read(self, name):
@@ -86,7 +86,7 @@ class Case(unittest.TestCase):
 
 
 class StandInCase(unittest.TestCase):
-    """Runs linnet-reproduce beside STAND_IN, a script in place of linnet that writes its calls to the file `calls`."""
+    """Runs linnet-reproduce with a script, STAND_IN, in place of linnet; it logs each call in the file `calls`."""
     STAND_IN = ""
 
     def setUp(self):
@@ -107,7 +107,7 @@ class StandInCase(unittest.TestCase):
         return process.returncode, out, err
 
     def calls(self):
-        """The lines in `calls` since the last call of this function."""
+        """Returns the lines of the file `calls`, and removes it."""
         path = self.dir / "calls"
         calls = path.read_text().splitlines() if path.exists() else []
         path.unlink(missing_ok=True)
@@ -115,7 +115,7 @@ class StandInCase(unittest.TestCase):
 
 
 def main():
-    """Runs the tests of the program: FILE BIN_DIR [unittest arguments]."""
+    """Runs the tests of the calling file, whose arguments are BIN_DIR [unittest arguments]."""
     global BIN
     BIN = pathlib.Path(sys.argv.pop(1)).resolve()
     unittest.main()

@@ -1,4 +1,4 @@
-// Import of RWKV-7 models as BlinkDL's programs save them, valid and invalid ones.
+// Tests the import of RWKV-7 models, valid and invalid, as BlinkDL's programs save them.
 #include "linnet/model/rwkv.h"
 
 #include <gtest/gtest.h>
@@ -19,8 +19,9 @@
 namespace linnet {
 namespace {
 
-// Writes the golden model's tensors; change(name, shape, floats) returns false to leave one out.
+// May edit a tensor (name, shape, numbers). Returns false to leave it out.
 using Change = std::function<bool(std::string&, std::vector<int64_t>&, std::vector<float>&)>;
+// Writes the golden model's tensors, changed by `change`, in fp32 or, if `narrow`, in bf16.
 void WriteModel(const std::string& path, const Change& change, bool narrow = false) {
   const GatedModel golden("rwkv7");
   PyTorchWriter writer;
@@ -96,7 +97,7 @@ TEST(Rwkv, MatricesInBf16StaySo) {
   }
 }
 
-// Some files have tensors of the first block that its mixer does not read.
+// Some files hold v0, v1 and v2 also for the first block, whose mixer does not read them.
 TEST(Rwkv, IgnoresFirstValuesOfTheFirstBlock) {
   TempDir dir;
   WriteModel(dir / "a.pth", Same);

@@ -27,7 +27,7 @@ TEXT = None  # trained by setUpModule
 
 
 class Server(serve_util.Server):
-    """A server of the couplet model and of TEXT, unless `models` are given."""
+    """A server of `models`; by default, of the couplet model and TEXT."""
 
     def __init__(self, *flags, models=None, env=None):
         super().__init__(BIN, (COUPLET, TEXT) if models is None else models, *flags, env=env)
@@ -78,7 +78,7 @@ class ServeTest(unittest.TestCase):
             self.assertFalse(any(a == b for a, b in zip(text, "海上明月")))
         self.assertEqual(self.couplet(candidates=5), (status, body))
         self.assertNotEqual(self.couplet(candidates=5, seed=8)[1], body)
-        # Punctuation follows the first line, blanks are ignored, unknown characters are named.
+        # Punctuation is answered with the same mark, blanks are ignored, unknown characters are listed.
         result = json.loads(self.couplet(first="海 上，明 月；天囧地")[1])
         self.assertEqual(result["first"], "海上，明月；天囧地")
         self.assertEqual([result["candidates"][0]["text"][i] for i in (2, 5)], ["，", "；"])
@@ -154,7 +154,7 @@ class ServeTest(unittest.TestCase):
         # Byte b is token b + 3.
         tokens = [[b + 3 for b in prompt.encode()] for prompt in prompts]
         self.assertEqual(json.loads(self.text(prompt=tokens, max_tokens=20, n=2)[1])["choices"], together["choices"])
-        cold = {"prompt": tokens[0], "max_tokens": 20, "n": 2, "temperature": 0.3}  # so cold that it writes ASCII only
+        cold = {"prompt": tokens[0], "max_tokens": 20, "n": 2, "temperature": 0.3}  # so low that it writes ASCII only
         plain = json.loads(self.text(**cold)[1])["choices"]
         for choice, same in zip(json.loads(self.text(**cold, logprobs=1)[1])["choices"], plain):
             self.assertEqual(choice["text"], same["text"])
@@ -351,7 +351,7 @@ class ServeTest(unittest.TestCase):
         self.server.idle()
 
     def test_a_client_that_leaves_frees_its_place(self):
-        # 512 sequences of 1000 tokens, eight at a time: most are not generated yet when the clients leave.
+        # 512 sequences of 1000 tokens, eight at a time: most have not begun when the clients leave.
         requests, n, tokens = 64, 8, 1000
         body = {"prompt": "A", "max_tokens": tokens, "n": n}
         with Server("--sequences", 8, "--queue", requests * n, models=[TEXT]) as server:
@@ -473,7 +473,7 @@ class LifeTest(unittest.TestCase):
                 self.assertEqual(server.post("/v1/couplets", {"first": "海"},
                                              {"Content-Type": "application/json", **headers})[0], 401)
             self.assertEqual(server.get("/metrics", {"Authorization": "Bearer secret"})[0], 200)
-            # A refused request leaves nothing unread on its connection.
+            # The server reads a refused request to its end, so the connection can be used again.
             connection = server.connect()
             for headers, status in (({}, 401), ({"Authorization": "Bearer secret"}, 200)) * 2:
                 connection.request("POST", "/v1/couplets", b'{"first": "abc"}',

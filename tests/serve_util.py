@@ -102,8 +102,8 @@ class Server:
 
 
 def train_text_model(programs):
-    """Trains a byte model, long enough that it writes letters and does not end its texts. Call it from setUpModule:
-    the file is removed after the module's tests."""
+    """Trains a byte model for long enough that it writes letters and does not end its texts. To be called from
+    setUpModule(): the file is removed after the module's tests."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="linnet_serve_test."))
     unittest.addModuleCleanup(shutil.rmtree, folder)
     (folder / "words.txt").write_text("the quick brown fox jumps over the lazy dog. " * 400)

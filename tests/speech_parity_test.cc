@@ -85,7 +85,7 @@ double Off(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<d
 
 TEST_P(SpeechParity, TrainingAndRuntimeAgree) {
   SpeechEncoder encoder(Model::Open(path_));
-  for (const int64_t length : {61, 1, 2, 30}) {  // no data of a longer sequence may remain
+  for (const int64_t length : {61, 1, 2, 30}) {  // no data of the longer sequences may remain
     const Tensor inputs = torch::randn({length, model_->spec().speech()->Inputs()});
     const Tensor got = torch::empty({length, 5});
     encoder.Encode(Floats(inputs), Room(got));
@@ -104,7 +104,7 @@ TEST_P(SpeechParity, NarrowModelsGiveNearlyTheSameOutputs) {
     if (GetParam().attention != "reformer") {
       EXPECT_LT(Off(got, want), precision == Precision::kBf16 ? 0.05 : 0.2);
     }
-    // The narrowed file gives the same model.
+    // A file in that precision gives the same outputs, bit for bit.
     const std::string narrowed = path_ + ".narrow";
     WriteNarrowed(Checkpoint::Open(path_), precision, narrowed);
     SpeechEncoder from_file(Model::Open(narrowed));
@@ -133,7 +133,7 @@ TEST_P(SpeechParity, PiecesEqualTheWhole) {
       EXPECT_LT(Off(got, want.narrow(0, t, count)), 2e-4) << piece << " at " << t;
     }
     EXPECT_EQ(state.position(), 61u);
-    // Sine positions continue beyond the 61 positions of training.
+    // Sinusoidal position encodings continue beyond the 61 positions of training.
     const Tensor one = torch::randn({1, in}), out = torch::empty({1, 5});
     const Tensor longer = torch::cat({inputs, one}), all = torch::empty({62, 5});
     encoder.Extend(state, Floats(one), Room(out));

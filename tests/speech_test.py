@@ -28,7 +28,7 @@ WORDS = {"BAH": "B AH", "SAB": "S AH B", "ABBA": "AH B B AH", "SABS": "S AH B S"
 
 
 def tone_phones(phones, rng, rate=RATE, noise=0.01):
-    """Samples of one tone per phone, separated by silence."""
+    """Samples of one tone per phone, each after a silence, with noise throughout."""
     samples = []
     for phone in phones:
         pitch = TONES[phone] * rng.uniform(0.95, 1.05)
@@ -212,7 +212,7 @@ class SpeechTest(unittest.TestCase):
             self.assertEqual(result.returncode, 0, result.stderr)
             text = result.stdout.decode().split(":")[-1]
             self.assertEqual(text.split()[1::2], ["B", "AH"])
-        # A header without the length of the data.
+        # A WAV header that does not know the length of the data.
         endless = sound[:40] + b"\xff\xff\xff\x7f" + sound[44:]
         result = run("transcribe", self.models["causal"], "--causal", "--json", "-", input=endless,
                      text=False)

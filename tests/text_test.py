@@ -96,7 +96,7 @@ class TextTest(unittest.TestCase):
         lines = result.stdout.splitlines()
         self.assertEqual(lines[0], "天山花")
         self.assertEqual(lines[1].split()[0], "地水草")
-        other = lines[lines.index("日，风春") + 1].split()[0]  # the training data has no such line
+        other = lines[lines.index("日，风春") + 1].split()[0]  # the training data has no line with a comma
         self.assertEqual((len(other), other[1]), (4, "，"))
         drawn = [run("couplet", self.models["couplet"], "--draw", "--seed", 4, "--json", "红高日").stdout
                  for _ in range(2)]
@@ -203,7 +203,7 @@ class TextTest(unittest.TestCase):
         answer = json.loads(run("couplet", model, "天山花", "--json").stdout)[0]["answers"][0]["text"]
         self.assertEqual(len(answer), 3)
         measured = json.loads(run("eval", model, "--data", self.dir / "couplets", "--json").stdout)
-        # The runtime does not count the end of the line; training does.
+        # Training counts the token that ends the line in its perplexity; the runtime does not.
         self.assertLess(measured["perplexity"], 1.3)
 
     def test_lines_of_other_lengths(self):

@@ -1,10 +1,10 @@
 // linnet-train for tests: runs each command in a fork of this process. Loading libtorch takes
-// longer than most runs in a test; a fork has it loaded.
+// longer than most runs in a test; a fork has it loaded already.
 //
-// Reads commands from stdin, a line each: {"arguments": ["train", ...], "folder": its working
-// directory, "out": PATH, "err": PATH}. stdout and stderr of the command go to the two files.
-// Answers each command with a line: its exit code, or 128 + the signal that ended it. The client is
-// train_forks.py.
+// Reads one command per line from stdin: {"arguments": ["train", ...], "folder": working directory,
+// "out": PATH, "err": PATH}. The command's stdout goes to the file `out`, its stderr to `err`.
+// Answers each command with a line on stdout: the command's exit code, or 128 + the signal that
+// ended it. The client is train_forks.py.
 #include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
-"""Runs `linnet train` and `linnet linearize` as forks of one process that has libtorch loaded (train_forks.cc). A start
-of linnet-train takes 0.6 s, most of it for loading libtorch, and the tests need hundreds."""
+"""Runs `linnet train` and `linnet linearize` as forks of one process that has libtorch loaded (train_forks.cc).
+Starting linnet-train takes 0.6 s, mostly to load libtorch, and the tests would start it hundreds of times."""
 
 import atexit
 import json
@@ -16,14 +16,14 @@ _servers = {}
 
 class _Server:
     def __init__(self, program):
-        # `linnet` sets this variable before it starts linnet-train, since libgomp reads it while it is loaded.
+        # `linnet` sets this variable before it starts linnet-train, since libgomp reads it when it is loaded.
         env = {"GOMP_SPINCOUNT": "10000", **os.environ}
         self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
         self.folder = tempfile.TemporaryDirectory(prefix="linnet_train_forks.")
         atexit.register(self.close)
 
     def close(self):
-        self.process.kill()  # its children die with it
+        self.process.kill()  # the kernel then kills its child too
         self.process.communicate()
         self.folder.cleanup()
 

@@ -79,7 +79,7 @@ class TrainTest(unittest.TestCase):
             self.assertIn(str(word), lines[0])
 
     def kill_and_resume(self, args, steps):
-        """Trains once undisturbed and once with kills at random times; returns both folders."""
+        """Trains one run undisturbed and one that is killed at random times and resumed; returns both folders."""
         whole, broken = self.dir / "whole", self.dir / "broken"
         args = [*args, "--steps", steps, "--checkpoint-every", "3", "--log-every", "1"]
         self.run_ok(*args, "--out", whole)
@@ -93,8 +93,8 @@ class TrainTest(unittest.TestCase):
             command = [*args[:1], "--resume", "--out", broken] if resume else [*args, "--out", broken]
             process = subprocess.Popen([BIN / "linnet", "train", *map(str, command)],
                                        stderr=subprocess.DEVNULL, start_new_session=True)
-            # Kill early as soon as there is something to resume, so that several resumptions
-            # happen. Then let it finish.
+            # Kill the first three processes soon after each has written something to resume, so that
+            # several resumptions happen. Let a later process finish.
             log = broken / "metrics.jsonl"
             before = log.stat().st_size if log.exists() else 0
             deadline = time.monotonic() + 60
@@ -246,8 +246,8 @@ class TrainTest(unittest.TestCase):
                             "linnet import")
         self.assertFalse((self.dir / "other").exists())
 
-        # A resumed run keeps its own weights: only its original --init is accepted, and has no
-        # effect.
+        # A resumed run keeps its own weights. --init is accepted only with the run's original value,
+        # and has no effect.
         self.run_ok("copy", "--resume", "--out", third, "--steps", "2", "--init", model)
         self.assert_refused(self.train("copy", "--resume", "--out", third, "--init", broken), "--init", model)
         self.assert_refused(self.train("copy", "--resume", "--out", first, "--init", model), "--init")
@@ -321,7 +321,7 @@ class TrainTest(unittest.TestCase):
         self.assertEqual(result.returncode, 1, result.stderr)
         self.assertRegex(result.stderr, "is NaN or infinite (at|after) step")
         self.assertIn("--lr", result.stderr)
-        for data in tensors(out / "model.safetensors").values():  # from the last good step
+        for data in tensors(out / "model.safetensors").values():  # the model of the last good step
             values = struct.unpack(f"<{len(data) // 4}f", data)
             self.assertTrue(all(v == v for v in values))
         self.assertEqual(tensors(out / "model.safetensors").keys(), good.keys())
@@ -331,7 +331,7 @@ class TrainTest(unittest.TestCase):
         out = self.dir / "run"
         self.run_ok(*COPY, "--out", out, "--checkpoint-every", "1", "--clip", "0", "--steps", "2")
         before = (out / "model.safetensors").read_bytes()
-        for steps in (3, 10):  # step 3 fails, as the last step or before it
+        for steps in (3, 10):  # step 3 fails, whether it is the last step or not
             result = self.train("copy", "--resume", "--out", out, "--steps", steps, "--lr", "1e25")
             self.assertEqual(result.returncode, 1, result.stderr)
             self.assertRegex(result.stderr.splitlines()[-1], "is NaN or infinite .* step [34]; .*step 2 .*intact")

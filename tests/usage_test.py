@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How the linnet program is called: short flags, suggestions, help, seeds, prompts, run folders.
+"""Tests how the linnet program is called: short flags, suggestions, help, seeds, prompts, run folders.
 
     tests/usage_test.py BIN_DIR [unittest arguments]
 """

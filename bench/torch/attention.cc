@@ -1,5 +1,5 @@
-// linnet bench attention: time and memory per sample of a forward and a backward pass against the
-// sequence length, for the attention kinds of the paper's figure 1 (section 4.1.2).
+// linnet bench attention: measures time and memory per sample of a forward and a backward pass
+// against the sequence length, for the attention kinds of the paper's figure 1 (section 4.1.2).
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <sys/resource.h>
@@ -50,13 +50,13 @@ constexpr int64_t kHeads = 8, kDim = 32, kBuckets = 64, kChunk = 32;
 constexpr int64_t kLeastLength = 64, kMostLength = 1 << 20;
 constexpr double kTolerance = 2e-4;
 constexpr uint64_t kSeed = 1;
-constexpr double kSlack = 1.2;  // tolerated error factor of a memory estimate
+constexpr double kSlack = 1.2;  // a case may exceed the memory budget by this factor
 
 struct Method {
   const char* name;
-  int rounds;      // of hashing; 0: not LSH
+  int rounds;      // of hashing (LSH); 0 for other methods
   bool quadratic;  // work grows with N^2
-  bool plain;      // in libtorch's operations instead of a fused one
+  bool plain;      // in unfused libtorch operations
 };
 constexpr Method kMethods[] = {{"linear", 0, false, false},      {"softmax", 0, true, false},
                                {"softmax-plain", 0, true, true}, {"lsh-1", 1, false, false},
@@ -64,7 +64,7 @@ constexpr Method kMethods[] = {{"linear", 0, false, false},      {"softmax", 0, 
 
 struct Options : BenchOptions {
   int64_t min_n = 512, max_n = 65536, tokens = 65536;
-  double memory = 0;  // bytes; 0: a fraction of the free memory
+  double memory = 0;  // in bytes; 0: 60% of the free memory
   bool causal = true;
   std::vector<std::string> methods;
   std::string device = "cpu";
@@ -99,7 +99,7 @@ struct Pass {
         mask{.causal = options.causal},
         attention(nn::MakeMixer(SpecOf(method, options.causal), {kHeads, kDim, kDim})) {}
 
-  // Queries, keys and values are separate tensors, as in training (LSH: shared queries and keys).
+  // Random inputs. q, k and v are separate tensors, as in training; with LSH, k is q.
   AttentionProblem Inputs(int64_t batch, int64_t length) const {
     const auto input = [&] { return torch::randn({batch, length, kHeads, kDim}); };
     AttentionProblem problem;
@@ -114,7 +114,7 @@ struct Pass {
   AttentionResult operator()(const AttentionProblem& in) {
     std::optional<ops::PlainGuard> guard;
     if (method.plain) guard.emplace();
-    if (method.rounds > 0) torch::manual_seed(kSeed);  // the same hashes every time
+    if (method.rounds > 0) torch::manual_seed(kSeed);  // the same hashes in every pass
     AttentionResult result;
     result.out = attention->forward(in.q, in.k, in.v, mask);
     if (method.rounds > 0) {
@@ -134,7 +134,7 @@ struct Pass {
   }
 
   LshRounds Rounds() const {
-    torch::manual_seed(kSeed);  // the planes are the module's first draw
+    torch::manual_seed(kSeed);  // gives the module's planes, which are its first draw
     return {torch::randn({method.rounds, kDim, kBuckets / 2}), kBuckets, kChunk};
   }
 
@@ -157,8 +157,8 @@ void Stream(const std::vector<Tensor>& in, const std::vector<Tensor>& out, bool 
   }
 }
 
-// While it exists, limits this process to its current memory plus `bytes`, so that the process
-// fails instead of exhausting the machine.
+// During its lifetime, limits this process to its current memory plus `bytes`, so that an
+// allocation fails before the machine's memory is exhausted.
 class MemoryLimit {
  public:
   explicit MemoryLimit(double bytes) {
@@ -190,8 +190,8 @@ void AddTime(std::vector<double>& times, const Body& body) {
   times.push_back(watch.Seconds());
 }
 
-// The machine's limits for a pass, measured several times: multiply-adds, and reading all inputs
-// and writing all outputs.
+// The machine's limits for a pass: the rate of multiply-adds, and the time to read all inputs and
+// write all outputs. Each Measure() measures both once; the results are medians.
 class Limits {
  public:
   Limits(const AttentionProblem& problem, bool separate_keys) {
@@ -245,7 +245,7 @@ ordered_json MeasureOne(const Method& method, int64_t length, int64_t batch,
   const double error = pass.Error(problem, result);
   if (!(error <= kTolerance)) {
     throw RuntimeError("bench attention: at N = ", length, " ", method.name,
-                       " differs from plain sums in double precision by ", error,
+                       " differs from the double-precision reference by ", error,
                        " (allowed: ", kTolerance, "); not timed");
   }
 
@@ -253,7 +253,7 @@ ordered_json MeasureOne(const Method& method, int64_t length, int64_t batch,
   result = {};
   std::vector<double> seconds;
   const auto run = [&] { pass(problem); };
-  AddTime(seconds, run);  // with memory already allocated
+  AddTime(seconds, run);  // reuses the memory that the first pass allocated
   const double once = seconds[0];
   // Long passes vary little, so one measurement is enough.
   const int repeats =
@@ -275,7 +275,8 @@ ordered_json MeasureOne(const Method& method, int64_t length, int64_t batch,
           {"isa", kernels::ActiveIsa()}};
 }
 
-// Prints one line: the measurement, or the reason why there is none.
+// Measures the case that --one names and prints one line of JSON: the measurement, or "no_memory",
+// or "wrong" with a message if the result is wrong.
 void RunOne(const Options& options) {
   char method[32] = "";
   long length = 0, batch = 0;
@@ -308,29 +309,31 @@ struct Point {
   ordered_json measured;
 };
 
-// Operations per sample, two per multiply-add, of the products that every form of the method needs.
+// Operations per sample in the products that every implementation of the method needs; a
+// multiply-add counts as two.
 double Flops(const Method& method, int64_t length, bool causal) {
   const auto n = static_cast<double>(length), d = static_cast<double>(kDim);
-  const double both = kHeads * 6 * (d + d);  // per query and key: 2 products forward, 4 backward
+  const double both = kHeads * 6 * (d + d);  // per query-key pair: 2 products forward, 4 backward
   if (method.quadratic) return both * (causal ? n * (n + 1) / 2 : n * n);
   if (method.rounds == 0) return kHeads * n * (causal ? 14 : 12) * d * d;
   return method.rounds * n * (both * 2 * kChunk + kHeads * d * kBuckets);
 }
 
-// Bytes of the inputs, the output and the gradients of all of them.
+// Bytes per sample of q, k, v (LSH: q, v), the output, and the gradients of all these tensors.
 double InAndOut(const Method& method, int64_t length) {
   return 4.0 * static_cast<double>(length * kHeads * kDim) * (method.rounds > 0 ? 6 : 8);
 }
 
-// Estimate of a sample's memory before anything is measured, in bytes. Scores, weights and their
-// gradients count if the method stores them.
+// An estimate of a sample's memory in bytes, used before anything is measured. For a method that
+// stores N x N matrices it includes six per head: scores, weights, masked copies and gradients.
 double FirstNeed(const Method& method, int64_t length) {
   const auto n = static_cast<double>(length);
   return 2 * InAndOut(method, length) + (method.plain ? 4.0 * kHeads * n * 6 * n : 0);
 }
 
-// Least-squares slope of log y over log length, for the longer half of the points, but at least
-// two. Sets *from to the shortest of these lengths. 0 (*from unchanged) for fewer than two points.
+// Fits log y against log length by least squares and returns the slope. Uses the longer half of the
+// points, but at least two, and sets *from to the shortest length used. For fewer than two points,
+// returns 0 and leaves *from unchanged.
 double Exponent(const std::vector<Point>& points, double Point::*y, int64_t* from) {
   const size_t count = std::max<size_t>((points.size() + 1) / 2, 2);
   if (points.size() < 2) return 0;
@@ -363,7 +366,8 @@ Curve MeasureMethod(const Method& method, const Options& options, double budget,
       }
       says(StrCat("left out ", method.name, " from N = ", length, ": ", why));
     };
-    // Extrapolates from half the length: memory grows at most as fast as the work.
+    // Extrapolates from the previous point, which has half the length: memory grows at most as fast
+    // as the work.
     const double need = curve.points.empty()
                             ? FirstNeed(method, length)
                             : std::max((method.quadratic ? 4 : 2) * curve.points.back().bytes,
@@ -488,7 +492,7 @@ void Run(const Options& options) {
     for (const Method& method : kMethods) methods.push_back(&method);
   }
   const double available = static_cast<double>(AvailableMemory());
-  // Leaves memory for other processes and for errors of the estimate.
+  // By default, leaves memory for other processes and for errors of the estimates.
   const double budget = options.memory > 0 ? options.memory : available > 0 ? 0.6 * available : 4e9;
 
   size_t lengths = 0;
@@ -527,8 +531,8 @@ void AddAttention(CLI::App& bench) {
 as N grows. Each case runs in a separate process and is checked against sums in double precision.
 Results: time and peak memory per sample. Methods:
   linear               causal-linear (with --all-positions: linear)
-  softmax              full, as linnet runs it
-  softmax-plain        full in plain operations, which write N x N scores, as in the paper
+  softmax              mixer full with linnet's fused kernel
+  softmax-plain        mixer full in libtorch's own operations, which store N x N scores, as in the paper
   lsh-1, lsh-4, lsh-8  reformer, 64 buckets, chunks of 32, 1, 4 or 8 rounds
 Cases that do not fit into memory are left out and listed. The limit of a time is the longer of two
 times: the required multiply-adds at the machine's peak, and one pass over inputs and outputs. The

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "bench/bench.h"
+#include "linnet/base/larger_error.h"
 #include "linnet/kernels/causal_linear_ref.h"
 
 namespace linnet::bench {
@@ -23,9 +24,7 @@ using Vector = std::vector<double>;
 // The maximum of all added errors; NaN if one is NaN.
 class Worst {
  public:
-  void Add(const RelativeError& error) {
-    if (!(error.value() <= worst_)) worst_ = error.value();
-  }
+  void Add(const RelativeError& error) { worst_ = LargerError(worst_, error.value()); }
   double value() const { return worst_; }
 
  private:
@@ -52,7 +51,8 @@ void Compare(RelativeError& error, const Tensor& got, const Vector& expected) {
   for (size_t i = 0; i < a.size(); ++i) error.Add(a[i], expected[i]);
 }
 
-// [x, -x] of one round, with x = q planes. The index of a row's largest element is its bucket.
+// Returns [x, -x] for one round of hashing, with x = q planes. The bucket of a row is the index of
+// its largest element.
 Tensor Directions(const Tensor& q, const Tensor& planes) {
   const Tensor x = torch::matmul(q.to(torch::kFloat64), planes.to(torch::kFloat64));
   return torch::cat({x, -x}, 1);
@@ -67,8 +67,8 @@ std::vector<int64_t> SampledRows(int64_t length) {
   return {rows.begin(), rows.end()};
 }
 
-// Calls check(batch, head) for the first head of the first sequence (not if `long_work`) and the
-// last head of the last sequence.
+// Calls check(batch, head) for the last head of the last sequence and, unless `long_work`, for the
+// first head of the first sequence.
 void ForHeads(const AttentionProblem& problem, bool long_work,
               const std::function<void(int64_t, int64_t)>& check) {
   const int64_t batch = problem.q.size(0) - 1, head = problem.q.size(2) - 1;
@@ -77,7 +77,7 @@ void ForHeads(const AttentionProblem& problem, bool long_work,
 }
 
 // ------------------------------------------------------------------------------------------
-// Reformer, one head.
+// Reformer attention of one head.
 
 class LshHead {
  public:
@@ -108,7 +108,7 @@ class LshHead {
         round.members[static_cast<size_t>(b[i])].push_back(i);
       }
       round.chunk.resize(static_cast<size_t>(length_));
-      int64_t place = 0;  // rank, sorted by bucket, then by position
+      int64_t place = 0;  // rank of a position, sorted by bucket, then by position
       for (const auto& members : round.members) {
         for (const int64_t i : members) {
           round.chunk[static_cast<size_t>(i)] = place++ / rounds.chunk;
@@ -117,7 +117,7 @@ class LshHead {
     }
   }
 
-  // One row of attention: output, weights and score gradients over the visible keys.
+  // One row of attention: the output, and the weights and score gradients of the visible keys.
   struct Row {
     std::vector<int64_t> keys;
     Vector weights, grads;  // per key: p_ij, and the gradient of its score
@@ -202,8 +202,8 @@ class LshHead {
   }
   double Scale() const { return 1 / std::sqrt(static_cast<double>(d_)); }
 
-  // The positions that i attends to: in any round, those in the same bucket and in the same or the
-  // previous chunk. Position i itself only if there are no others.
+  // The positions that i attends to: those that, in any round, are in the bucket of i and in its
+  // chunk or the previous chunk; if causal, only positions before i. Without any, i itself.
   std::vector<int64_t> Seen(int64_t i) const {
     std::set<int64_t> seen;
     for (const Round& round : rounds_) {
@@ -233,7 +233,7 @@ double SoftmaxError(const AttentionProblem& problem, const AttentionResult& resu
   ForHeads(problem, length > 16384, [&](int64_t batch, int64_t head) {
     const Tensor q = Head(problem.q, batch, head), k = Head(problem.k, batch, head),
                  v = Head(problem.v, batch, head), g = Head(problem.grad_out, batch, head);
-    // The output and the log-sum-exp of every row: the gradients of one key need them.
+    // The gradients of one key need the output and the log-sum-exp of every row.
     const Tensor out = torch::empty_like(v), sums = torch::empty({length}, torch::kFloat64);
     for (int64_t begin = 0; begin < length; begin += kBlock) {
       const int64_t rows = std::min(kBlock, length - begin);
@@ -253,14 +253,14 @@ double SoftmaxError(const AttentionProblem& problem, const AttentionResult& resu
                  grad_k = Head(result.grad_k, batch, head),
                  grad_v = Head(result.grad_v, batch, head);
     for (const int64_t row : SampledRows(length)) {
-      {  // the keys that the row sees
+      {  // the keys that query `row` attends to
         const int64_t keys = problem.causal ? row + 1 : length;
         const Tensor seen = k.narrow(0, 0, keys);
         const Tensor p = (torch::mv(seen, q[row]) * scale - sums[row]).exp();
         const Tensor w = p * (torch::mv(v.narrow(0, 0, keys), g[row]) - along[row]);
         Compare(q_error, grad_q[row], torch::mv(seen.t(), w) * scale);
       }
-      // the queries that see the row
+      // The queries that attend to key `row`.
       const int64_t first = problem.causal ? row : 0, queries = length - first;
       const Tensor from = q.narrow(0, first, queries), grads = g.narrow(0, first, queries);
       const Tensor p = (torch::mv(from, k[row]) * scale - sums.narrow(0, first, queries)).exp();

@@ -1,5 +1,5 @@
-// Verifies attention and its gradients against a plain double-precision reference at sampled rows.
-// `linnet bench attention` calls it before it reports a time.
+// Verifies attention and its gradients against a double-precision reference. `linnet bench
+// attention` does so before it reports a time.
 //
 //   const double off = SoftmaxError(problem, result);     // relative; about 1e-6 if correct
 #ifndef BENCH_TORCH_ATTENTION_CHECK_H_
@@ -17,25 +17,27 @@ struct AttentionProblem {
   bool causal = true;
 };
 struct AttentionResult {
-  torch::Tensor out, grad_q, grad_k, grad_v;  // no grad_k if keys and queries are shared
+  torch::Tensor out, grad_q, grad_k, grad_v;  // no grad_k if the queries are also the keys
 };
 
 // The relative error (max |difference| / max |expected|) of the worst tensor, over the first head
 // of the first sequence and the last head of the last sequence (for softmax beyond 16,384
 // positions, only the last head). NaN if any value is NaN. The outputs are compared at all rows,
-// the gradients at sampled rows; without `causal`, LinearError compares all rows of both.
+// the gradients at sampled rows; without `causal`, LinearError also compares the gradients at all
+// rows.
 double SoftmaxError(const AttentionProblem& problem, const AttentionResult& result);
 double LinearError(const AttentionProblem& problem, const AttentionResult& result);
 
-// Reformer attention as published: a softmax over the union of the keys that are visible in any
-// round. Outputs and gradients are compared at sampled rows.
+// The hashing of Reformer attention; chunks are in positions.
 struct LshRounds {
   torch::Tensor planes;  // [rounds, dim, buckets / 2]
   int64_t buckets = 64, chunk = 32;
 };
-// Call it before the computation. In the heads that are checked, redraws the queries that lie so
-// close to a bucket boundary that rounding would decide their bucket.
+// In the heads that LshError() checks, redraws each query that lies so close to a bucket boundary
+// that rounding would decide its bucket. Call it before the computation.
 void SeparateBuckets(const AttentionProblem& problem, const LshRounds& rounds);
+// As SoftmaxError(), for Reformer attention as published: a softmax over the union of the keys that
+// are visible in any round. Outputs and gradients are compared at sampled rows.
 double LshError(const AttentionProblem& problem, const AttentionResult& result,
                 const LshRounds& rounds);
 

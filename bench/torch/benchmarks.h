@@ -1,4 +1,5 @@
-// The benchmarks of linnet-bench-torch: each is a file and a line in main.cc.
+// The benchmarks of linnet-bench-torch. Each is implemented in a file of its own and listed in
+// main.cc.
 #ifndef BENCH_TORCH_BENCHMARKS_H_
 #define BENCH_TORCH_BENCHMARKS_H_
 

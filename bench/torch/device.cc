@@ -15,6 +15,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "linnet/base/larger_error.h"
 #include "linnet/error.h"
 #include "linnet/nn/losses.h"
 #include "linnet/nn/mixer.h"
@@ -48,7 +49,8 @@ void RequireDevice() {
   }
 }
 
-// Peak memory of tensors on the device, in bytes; 0 in a build without CUDA's headers.
+// Peak() returns the peak memory of tensors on the device since ResetPeak(), in bytes, or 0 in a
+// build without CUDA's headers.
 #ifdef LINNET_CUDA_HEADERS
 void ResetPeak() {
   c10::cuda::CUDACachingAllocator::emptyCache();
@@ -86,7 +88,7 @@ double Time(const std::function<void()>& body, double seconds) {
   return turns[turns.size() / 2];
 }
 
-// Bytes a second of reading and writing memory, by a copy within the device.
+// Memory bandwidth of a copy within the device: bytes read and written per second.
 double Bandwidth() {
   const Tensor from = torch::ones({1 << 26}, torch::TensorOptions(torch::kCUDA));
   Tensor to = torch::empty_like(from);
@@ -115,7 +117,7 @@ void SetTf32(bool on) { at::globalContext().setAllowTF32CuBLAS(on); }
 
 struct Method {
   const char* name;
-  int rounds;  // of hashing; 0: not LSH
+  int rounds;  // of hashing (LSH); 0 for other methods
   bool quadratic, plain;
 };
 constexpr Method kMethods[] = {{"linear", 0, false, false}, {"linear-plain", 0, false, true},
@@ -136,7 +138,8 @@ class Attention {
     planes_ = torch::randn({std::max(method.rounds, 1), kDim, kBuckets / 2});
   }
 
-  // The output and the gradients of q, k and v; with LSH none of k, since the queries are the keys.
+  // Returns the output and the gradients of q, k and v. With LSH there is no gradient of k, since
+  // the queries are also the keys.
   std::vector<Tensor> operator()(const std::vector<Tensor>& in) const {
     std::optional<ops::PlainGuard> guard;
     if (method_.plain) guard.emplace();
@@ -169,8 +172,9 @@ std::vector<Tensor> Inputs(int64_t batch, int64_t length, torch::TensorOptions o
   return inputs;
 }
 
-// The largest difference from the plain form in double precision on the CPU, relative to a tensor's
-// largest magnitude; for LSH the median difference, since rounding may change buckets.
+// Compares output and gradients with those of unfused operations in double precision on the CPU.
+// Returns the worst tensor's error: its largest difference (LSH: its median difference, since
+// rounding may change buckets) relative to its largest magnitude.
 double Error(const Attention& attention, const Method& method, torch::Dtype dtype) {
   torch::manual_seed(kSeed);
   constexpr int64_t kLength = 300;
@@ -185,12 +189,13 @@ double Error(const Attention& attention, const Method& method, torch::Dtype dtyp
   for (size_t i = 0; i < got.size(); ++i) {
     const Tensor off = (got[i].to(torch::kCPU, torch::kDouble) - want[i]).abs();
     const Tensor one = method.rounds > 0 ? off.median() : off.max();
-    worst = std::max(worst, one.item<double>() / want[i].abs().max().item<double>());
+    worst = LargerError(worst, one.item<double>() / want[i].abs().max().item<double>());
   }
   return worst;
 }
 
-// Measures one method at all lengths; stops when memory runs out.
+// Measures one method at all lengths, in rising order. Stops at the first that fails, usually for
+// lack of memory.
 void MeasureMethod(const Method& method, const std::string& precision,
                    const DeviceAttentionOptions& options, double bandwidth,
                    std::vector<ordered_json>& records) {
@@ -200,7 +205,7 @@ void MeasureMethod(const Method& method, const std::string& precision,
   const double tolerance = precision == "bf16" ? 0.03 : 2e-4;
   if (!(error <= tolerance)) {
     throw RuntimeError("bench attention: ", method.name, " in ", precision,
-                       " differs from the plain form in double by ", error,
+                       " differs from unfused operations in double precision by ", error,
                        " (allowed: ", tolerance, "); not timed");
   }
   for (int64_t length = options.min_n; length <= options.max_n; length *= 2) {
@@ -244,7 +249,7 @@ void MeasureMethod(const Method& method, const std::string& precision,
 // ------------------------------------------------------------------------------------------
 // Training.
 
-// Operations a second of a large square product.
+// Operations per second of a large square matrix product.
 double ProductRate(const std::string& precision) {
   static std::map<std::string, double> rates;
   double& rate = rates[precision];
@@ -273,7 +278,7 @@ ModelSpec SpecOf(const DeviceTrainOptions& options, const std::string& attention
 }
 
 #ifdef LINNET_CUDA_HEADERS
-// The kernels of one call, by their total time, longest first.
+// Returns the kernels that one call of `body` runs, sorted by total time, longest first.
 ordered_json Profile(const std::function<void()>& body) {
   namespace profiler = torch::autograd::profiler;
   using torch::profiler::impl::ActivityType;
@@ -308,7 +313,7 @@ ordered_json Profile(const std::function<void()>& body) {
   return list;
 }
 
-// Seconds to replay `body` from a CUDA graph.
+// Captures `body` in a CUDA graph and returns the seconds to replay it.
 double GraphTime(const std::function<void()>& body, double seconds) {
   const auto stream = at::cuda::getStreamFromPool();
   at::cuda::CUDAGraph graph;
@@ -375,7 +380,8 @@ void MeasureTraining(const DeviceTrainOptions& options, const std::string& atten
   step();
   const double seconds = Time(step, options.seconds);
   const int64_t bytes = Peak();
-  // The parts of an update. Each ends with a wait for the GPU, so together they take longer.
+  // Times the parts of an update. Each part ends with a wait for the GPU, so together they take
+  // longer than an update.
   std::map<std::string, std::vector<double>> parts;
   for (int i = 0; i < 5; ++i) {
     parts["forward"].push_back(SecondsOf(forward, 1));
@@ -408,8 +414,8 @@ void MeasureTraining(const DeviceTrainOptions& options, const std::string& atten
   if (options.profile) identity["kernels"] = Profile(step);
   if (options.graph) {
     try {
-      // Calls Finish() alone: Begin() copies the step's numbers from the host, which a graph cannot
-      // capture.
+      // Captures Finish() without Begin(), which copies the step's size and decay from the host: a
+      // graph cannot capture that.
       const auto repeated = [&] {
         forward();
         value.backward();
@@ -426,7 +432,8 @@ void MeasureTraining(const DeviceTrainOptions& options, const std::string& atten
   }
 #endif
   const double limit = flops / ProductRate(precision);
-  // "checked" is false: only finite gradients are verified here; ops_gpu_test compares results.
+  // "checked" is false: only that gradients are finite is verified here. ops_gpu_test compares
+  // results.
   records.push_back(Record("train", 1e3 * seconds, "ms", 1e3 * limit, false, identity));
   if (!options.json) PrintTraining(records.back());
 }

@@ -8,26 +8,26 @@
 
 namespace linnet::bench {
 
-// Time and peak memory per sample of a forward and a backward pass against the sequence length.
 struct DeviceAttentionOptions {
   int64_t min_n = 512, max_n = 65536, tokens = 65536;
   bool causal = true, json = false;
-  std::vector<std::string> methods, precisions;  // empty: all methods; fp32
+  std::vector<std::string> methods, precisions;  // if empty: all methods, and fp32
   double seconds = 0.3;                          // per length
 };
+// Measures time and peak memory per sample of a forward and a backward pass, by sequence length.
 void BenchAttentionOnDevice(const DeviceAttentionOptions& options);
 
-// Time of an update of the paper's image models, on random bytes.
 struct DeviceTrainOptions {
   std::string dataset = "mnist";                    // or cifar10
-  std::vector<std::string> attentions, precisions;  // empty: causal-linear; fp32 and bf16
-  std::vector<int> batches;                         // empty: the paper's batch size
-  int layers = 0;                                   // 0: the paper's
+  std::vector<std::string> attentions, precisions;  // if empty: causal-linear, and fp32 + bf16
+  std::vector<int> batches;                         // if empty: the paper's batch size
+  int layers = 0;                                   // 0: as in the paper
   double seconds = 1;                               // per model
   bool graph = false;    // also times the update as a CUDA graph, without the host's work
   bool profile = false;  // also lists the kernels of one update
   bool json = false;
 };
+// Times an update of the paper's image models, on random bytes.
 void BenchTrainOnDevice(const DeviceTrainOptions& options);
 
 }  // namespace linnet::bench

@@ -1,4 +1,4 @@
-// linnet bench features: approximation error of linear attention with random features.
+// linnet bench features: measures the approximation error of linear attention with random features.
 #include <torch/utils.h>
 
 #include <cmath>
@@ -36,10 +36,11 @@ struct MapCurve {
   Similarity similarity;
   double scale;  // standard deviation of queries and keys
   std::vector<double> features = {}, error = {};
-  double slope = 0;  // of log error over log features
+  double slope = 0;  // of log error against log features
 };
 
-// Relative root-mean-square error over draws, against equation 3 with the exact similarity.
+// Measures the relative root-mean-square error over draws of the features, against equation 3 with
+// the exact similarity.
 void Measure(const FeaturesBenchOptions& options, MapCurve& curve) {
   torch::NoGradGuard no_grad;
   torch::manual_seed(options.seed);

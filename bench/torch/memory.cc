@@ -1,4 +1,5 @@
-// linnet bench memory: peak memory of a forward and a backward pass of causal linear attention.
+// linnet bench memory: measures the peak memory of a forward and a backward pass of causal linear
+// attention.
 #include <ATen/Parallel.h>
 #include <sys/wait.h>
 #include <torch/autograd.h>
@@ -26,7 +27,7 @@
 namespace linnet::bench {
 namespace {
 
-constexpr int64_t kWidth = 256;  // heads x dimensions, the same in all cases
+constexpr int64_t kWidth = 256;  // heads x dimensions of a head, the same in all cases
 constexpr int64_t kMinLength = 1024, kMaxLength = 65536;
 constexpr int64_t kDims[] = {16, 32, 64, 128};
 
@@ -37,7 +38,7 @@ struct MemoryBenchOptions {
   std::string plot;
 };
 
-// The bytes that a pass adds to the peak memory, measured in the child process. Before it, a
+// Returns the bytes that a pass adds to the peak memory. Runs in the child process. First, a
 // warm-up pass over a few positions loads code and starts threads.
 double Measure(int64_t length, int64_t dim) {
   const auto pass = [&](int64_t n) {
@@ -45,7 +46,7 @@ double Measure(int64_t length, int64_t dim) {
     const torch::Tensor q = input(), k = input(), v = input();
     const torch::Tensor out = ops::CausalLinearAttention(q, k, v);
     out.backward(torch::ones_like(out));
-    // Not isfinite(): its temporaries would set the peak.
+    // Sums first: torch::isfinite() of a whole gradient has temporaries, which would set the peak.
     if (!std::isfinite(q.grad().sum().item<float>()))
       throw RuntimeError("a gradient is NaN or infinite");
   };
@@ -56,7 +57,7 @@ double Measure(int64_t length, int64_t dim) {
   return static_cast<double>(PeakMemory() - before);
 }
 
-// Measures in a new process, where no memory is left from earlier passes.
+// Calls Measure() in a new process, where no memory is left from earlier passes.
 double MeasureApart(int64_t length, int64_t dim, int threads) {
   int ends[2];
   if (pipe(ends) != 0) throw RuntimeError("bench memory: cannot create a pipe");
@@ -84,7 +85,7 @@ double MeasureApart(int64_t length, int64_t dim, int threads) {
 }
 
 #ifdef LINNET_WITH_PLOT
-// Draws a line per head size, and the memory of inputs, outputs and gradients.
+// Draws one line per head size, and one for the size of inputs, outputs and gradients.
 void DrawRecords(const std::vector<Record>& records, const std::string& path) {
   plot::Plot panel{.x = {"sequence length", /*log=*/true}, .y = {"MB at the peak", /*log=*/true}};
   plot::Series limit{.label = "inputs, outputs, gradients", .dashed = true};
@@ -113,8 +114,8 @@ void Run(const MemoryBenchOptions& options) {
   std::vector<Record> records;
   for (const int64_t dim : kDims) {
     for (int64_t length = kMinLength; length <= options.max_n; length *= 2) {
-      // q, k, v, out, the gradients of all four, and one denominator per position and head. Saved
-      // states do not count: they only save time.
+      // Counts q, k, v, out, the gradients of all four, and one denominator per position and head.
+      // Saved states do not count: they only save time.
       const double needed =
           4.0 * static_cast<double>(length) * (8.0 * kWidth + static_cast<double>(kWidth / dim));
       records.push_back({.name = "memory",

@@ -1,4 +1,4 @@
-// linnet-bench-torch of a build with LINNET_PLAIN (docs/gpu.md): only the benchmarks on a GPU.
+// linnet-bench-torch in a build with LINNET_PLAIN (docs/gpu.md). It has only the GPU benchmarks.
 #include <CLI/CLI.hpp>
 
 #include "bench/torch/device.h"

@@ -1,5 +1,5 @@
 // linnet bench scan-torch: times linnet's fused scan against the chunked form of the same
-// recurrence in plain libtorch operations, the usual form where no custom kernel is written.
+// recurrence in libtorch operations, the usual implementation where no custom kernel is written.
 #include <ATen/Parallel.h>
 #include <ATen/ops/linalg_solve_triangular.h>
 #include <torch/autograd.h>
@@ -16,6 +16,7 @@
 #include "bench/bench.h"
 #include "bench/scan_policies.h"
 #include "bench/torch/benchmarks.h"
+#include "linnet/base/larger_error.h"
 #include "linnet/base/units.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
@@ -38,8 +39,8 @@ struct TorchScanBenchOptions : BenchOptions {
   std::vector<std::string> policies;
 };
 
-// The chunked form: C positions at a time, with matrix products inside a chunk. S is the state
-// before the chunk, S' after it, and c the prefix sums of the decays' logarithms within the chunk:
+// The chunked form: processes C positions, a chunk, at a time, with matrix products. S is the state
+// before the chunk, S' the state after it, and c the prefix sums of log-decays within the chunk:
 //
 //   A_ij = Σ_d q_id k_jd e^(c_id - c_jd), i >= j    M_ij = β_i Σ_d k_id k_jd e^(c_id - c_jd), i > j
 //   V' = (I + M)^-1 (β v - β k e^c S)               without the delta rule: V' = v
@@ -86,13 +87,13 @@ class Chunks {
   }
 
  private:
-  // Σ_d x_id y_jd e^(c_id - c_jd) for i >= j. Subtracts before the exponential: e^(-c) overflows.
+  // Σ_d x_id y_jd e^(c_id - c_jd) for i >= j. Subtracts first, since e^(-c) alone may overflow.
   Tensor Products(const Tensor& x, const Tensor& y, const Tensor& c) const {
     if (!c.defined()) return torch::matmul(x, y.transpose(3, 4));
     if (c.size(4) == 1) {
       return torch::matmul(x, y.transpose(3, 4)) * (c - c.transpose(3, 4)).tril().exp();
     }
-    // One decay per key channel: column by column, to avoid a [C, C, D] tensor per chunk.
+    // With one decay per key channel, computes column by column: no [C, C, D] tensor per chunk.
     std::vector<Tensor> columns;
     for (int64_t j = 0; j < size_; ++j) {
       const Tensor decayed = x * (c - c.narrow(3, j, 1)).clamp_max(0).exp();
@@ -133,7 +134,7 @@ class Case {
 
   Tensor Fused() const { return ops::Scan(in_, options_); }
   Tensor Torch() const { return chunks_(in_); }
-  // The backward pass: gradients of all inputs.
+  // Runs the backward pass and returns the gradients of all inputs.
   std::vector<Tensor> Gradients(const Tensor& out) const {
     return torch::autograd::grad({out}, leaves_, {grad_out_});
   }
@@ -144,7 +145,7 @@ class Case {
     const std::vector<Tensor> grads = Gradients(got), expected = Gradients(want);
     for (size_t i = 0; i < grads.size(); ++i) {
       const double error = Error(grads[i], expected[i]);
-      if (!(error <= worst)) worst = error;  // keeps a NaN
+      worst = LargerError(worst, error);
     }
     if (!(worst <= 1e-4)) {
       throw RuntimeError("bench scan-torch: ", policy_.name, " differs from the chunked form by ",

@@ -1,4 +1,5 @@
-// linnet bench speech: training time per second of audio, against the length of the utterances.
+// linnet bench speech: measures training time per second of audio, against the length of
+// utterances.
 #include <ATen/Parallel.h>
 #include <torch/utils.h>
 
@@ -32,13 +33,14 @@ constexpr double kFramesASecond = 100;
 
 struct SpeechBenchOptions {
   std::vector<std::string> methods = {"linear", "full", "reformer", "lstm"};
-  double from = 8, to = 240, total = 240;  // seconds: shortest, longest utterance; batch
+  double from = 8, to = 240, total = 240;  // seconds: shortest, longest utterance; audio per batch
   std::string precision = "fp32";
   int threads = 0;
   bool json = false;
 };
 
-// The paper's encoder or its LSTM, for utterances of up to `positions` positions.
+// The paper's transformer encoder with attention `method`, or for "lstm" the paper's LSTM, for
+// utterances of up to `positions` positions.
 ModelSpec SpecOf(const std::string& method, int64_t positions) {
   ModelSpec spec;
   spec.task = "speech", spec.head.kind = HeadKind::kCategorical;
@@ -79,7 +81,8 @@ Tensor Loss(nn::SpeechModelImpl& model, const Problem& problem) {
   return OfLogits(model.forward(problem.frames, problem.lengths), problem);
 }
 
-// Compares loss and gradients, fused against plain, on a short problem.
+// Compares loss and gradients of fused operations with those of unfused ones, on a short problem.
+// Throws RuntimeError if they differ.
 void Check(const std::string& method) {
   ModelSpec spec = SpecOf(method, 64);
   // One layer only: after several, rounding may change a hash or switch a ReLU near 0, and no
@@ -99,7 +102,7 @@ void Check(const std::string& method) {
     gradients[plain].push_back(loss.detach());
     names = {"the loss"};
     for (auto& parameter : model->named_parameters()) {
-      // Reformer does not use its key projection.
+      // Reformer does not use the key projection, which then has no gradient.
       const Tensor& gradient = parameter->grad();
       gradients[plain].push_back(gradient.defined() ? gradient.clone()
                                                     : torch::zeros_like(*parameter));
@@ -112,13 +115,13 @@ void Check(const std::string& method) {
     const double off = (gradients[0][i] - gradients[1][i]).norm().item<double>();
     if (!(off <= 1e-3 * std::max(size, 1e-3))) {
       throw RuntimeError("bench speech: ", method, ": ", names[i], " (of norm ", size,
-                         ") differs from the plain form by ", off, "; not timed");
+                         ") differs from that of unfused operations by ", off, "; not timed");
     }
   }
 }
 
-// Multiply-adds per position that every form needs: products with weights, and the sums of
-// attention. The backward pass adds twice as many.
+// Multiply-adds per position that every implementation of the forward pass needs: products with
+// weights, and the products of attention. The backward pass needs twice as many.
 double MultiplyAdds(const ModelSpec& spec, double positions) {
   const double d = spec.stack.d_model, wide = spec.stack.d_ff, in = spec.speech()->Inputs();
   const double out = spec.head.classes;
@@ -129,7 +132,7 @@ double MultiplyAdds(const ModelSpec& spec, double positions) {
     return sum;
   }
   const MixerSpec& mixer = spec.stack.mixer();
-  const double pair = mixer.heads * (mixer.query_dim + mixer.value_dim);  // per query and key
+  const double pair = mixer.heads * (mixer.query_dim + mixer.value_dim);  // per query-key pair
   double attention = 2.0 * mixer.heads * mixer.query_dim * mixer.value_dim;
   if (mixer.kind == "full") {
     attention = pair * positions;

@@ -1,5 +1,5 @@
-// linnet bench train: a training step of the paper's MNIST model. The limit is the time of its
-// matrix products alone.
+// linnet bench train: times a training step of the paper's MNIST model. The limit is the time of
+// the step's matrix products alone.
 #include <ATen/Parallel.h>
 #include <torch/autograd.h>
 #include <torch/utils.h>
@@ -11,6 +11,7 @@
 
 #include "bench/bench.h"
 #include "bench/torch/benchmarks.h"
+#include "linnet/base/larger_error.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
@@ -40,8 +41,8 @@ Tensor Loss(SequenceModel& model, const Tensor& tokens) {
   return nn::MixtureOfLogisticsNats(logits, tokens.narrow(1, 1, length)).mean();
 }
 
-// Compares the loss and all gradients of fused and plain operations. The problem is small, since
-// the plain form keeps all intermediates in memory.
+// Compares the loss and all gradients of fused operations with those of unfused libtorch
+// operations. The problem is small, since unfused operations keep all intermediates in memory.
 void Check(SequenceModel& model, const std::string& precision) {
   const Tensor tokens = torch::randint(256, {3, 200}, torch::kInt64);
   std::vector<Tensor> gradients[2];
@@ -57,23 +58,24 @@ void Check(SequenceModel& model, const std::string& precision) {
       parameter.mutable_grad().reset();
     }
   }
-  // Relative to a whole tensor, since single elements may be near zero.
+  // Errors are relative to the norm of a gradient, since single elements may be near zero.
   const double tolerance = precision == "bf16" ? 0.05 : 1e-3;
   double worst = std::abs(loss[0] - loss[1]);
   for (size_t i = 0; i < gradients[0].size(); ++i) {
     const double size = gradients[1][i].norm().item<double>();
     const double off = (gradients[0][i] - gradients[1][i]).norm().item<double>();
     const double relative = size > 0 ? off / size : off;
-    if (!(relative <= worst)) worst = relative;
+    worst = LargerError(worst, relative);
   }
   if (!(worst <= tolerance)) {
-    throw RuntimeError("bench train: in ", precision,
-                       " loss or gradients of the fused step differ from ", "the plain step's by ",
-                       worst, " (allowed: ", tolerance, "); not timed");
+    throw RuntimeError(
+        "bench train: in ", precision, " loss or gradients of the fused step differ from ",
+        "those of unfused operations by ", worst, " (allowed: ", tolerance, "); not timed");
   }
 }
 
-// The matrix products of a step alone: six per layer forward, and twice as many backward.
+// Runs the matrix products of a training step alone: six per layer in the forward pass, and twelve
+// per layer in the backward pass.
 class Products {
  public:
   Products(const ModelSpec& spec, int64_t rows, kernels::MatType type) : spec_(spec), type_(type) {
@@ -145,7 +147,7 @@ Record Measure(const std::string& precision, const UpdateBenchOptions& options) 
     update.push_back(watch.Seconds() - after_backward);
   };
 
-  // Parts of the step, timed separately, forward and backward.
+  // The parts of a layer, each timed separately, forward and backward.
   const ops::Precision p = ops::PrecisionNamed(precision);
   const int64_t heads = spec.stack.mixer().heads, dim = spec.stack.mixer().query_dim;
   const int64_t d = spec.stack.d_model, wide = spec.stack.d_ff;
@@ -267,7 +269,7 @@ first checked against those of unfused operations. The limit is the time of the 
   AddBenchOptions(verb, *options);
   verb->callback([options, precision] {
     for (const std::string& name : std::vector<std::string>(options->precisions)) {
-      try {  // fails early
+      try {  // fails before anything is measured
         ops::PrecisionNamed(name);
       } catch (const Error& error) {
         if (precision->count() > 0) throw;

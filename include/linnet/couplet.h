@@ -6,9 +6,9 @@
 //   }
 //
 // The first line is read once; candidates are forks of the state after it. Second lines always obey
-// these rules: they have as many characters as the first line, punctuation at exactly the same
-// places, no character at the same place as in the first line, and repeat characters exactly where
-// the first line does.
+// these rules. A second line has as many characters as the first line and the same punctuation at
+// the same places. Every other character differs from the first line's at the same place. A second
+// line repeats characters exactly where the first line does.
 //
 // A model of simplified characters accepts a first line in traditional characters: a character
 // outside the vocabulary is read as its simplified form if the vocabulary has that form. The rules
@@ -36,19 +36,18 @@ struct CoupletOptions {
   size_t beam = 16;
   ChoiceOptions choice = {};
   uint64_t seed = 0;
-  // False: candidates are drawn without the rules until the model ends them, which shows how much
-  // of the rules it has learned. Beam search needs the rules: without them `beam` is ignored.
+  // False: ignores the rules and `beam`. Each candidate is sampled with `choice` until the model
+  // draws the end token (or the line gets too long). This shows how well it has learned the rules.
   bool rules = true;
 };
 
 // A second line.
 struct CoupletAnswer {
   std::string text = {};
-  // Sum of the model's log-probabilities of the characters, in nats, not renormalized over the
-  // characters that the rules allow; and its number of terms. With rules, punctuation is copied and
-  // has no term.
+  // Sum of the log-probabilities of the characters, in nats. They are the model's own: not
+  // renormalized over the characters that the rules allow.
   double log_probability = 0;
-  size_t characters = 0;
+  size_t characters = 0;  // terms of that sum; with rules, punctuation is copied and has no term
 };
 
 class LINNET_API CoupletWriter {
@@ -58,12 +57,12 @@ class LINNET_API CoupletWriter {
   ~CoupletWriter();
 
   const Vocabulary& vocabulary() const;
-  // The characters of a first line that are read as the unknown token, each once, in order.
+  // The characters of a first line that the model reads as the unknown token, each once, in order.
   std::vector<std::string> Unknown(const std::string& first) const;
 
-  // Answers to a first line (blanks are ignored), the most likely first, without duplicates;
-  // possibly fewer than requested. Throws InputError on a line that is empty, not UTF-8, or longer
-  // than the model's positions allow.
+  // Writes second lines for a first line, whose blanks are ignored. The answers are distinct, the
+  // most likely first, possibly fewer than options.candidates. Throws InputError on a line that is
+  // empty, not UTF-8, or longer than the model's positions allow.
   std::vector<CoupletAnswer> Write(const std::string& first, const CoupletOptions& options = {});
 
  private:

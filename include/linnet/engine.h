@@ -12,9 +12,9 @@
 // batch, bit for bit. Prefix() and Step() agree to rounding. A model without recurrent state
 // (Model::steps() is false) keeps its tokens as its state and reads all of them again at each step.
 //
-// An encoder-decoder also reads one sequence: its encoder takes the tokens before the first
-// Vocabulary::kSeparator, its decoder the separator and the tokens after it. Outputs before the
-// separator are 0.
+// An encoder-decoder, too, is given a single token sequence: its encoder reads the tokens before
+// the first Vocabulary::kSeparator, its decoder the separator and the tokens after it. Outputs
+// before the separator are 0.
 #ifndef LINNET_ENGINE_H_
 #define LINNET_ENGINE_H_
 
@@ -55,23 +55,23 @@ class LINNET_API Engine {
   // vocabulary or a position past Model::most_positions(); the state is then unchanged.
   void Step(State& state, std::span<const int32_t> tokens, std::span<float> outputs);
 
-  // Reads `length` tokens of each sequence at once with the chunked kernel (feature map rff: step
-  // by step within each layer): tokens [batch, length]; outputs is empty, [batch, output_size]
-  // (last position only) or [batch, length, output_size]. Errors as for Step.
+  // Reads `length` tokens of each sequence in one pass over the layers: tokens [batch, length];
+  // outputs is empty, [batch, output_size] (last position only) or [batch, length, output_size].
+  // Linear attention runs its chunked kernel, or steps if the map is rff. Errors as for Step.
   void Prefix(State& state, std::span<const int32_t> tokens, size_t length,
               std::span<float> outputs);
 
-  // The same for a subset of a state's sequences, given by distinct indices: `tokens` and `outputs`
-  // are in this order, and the other sequences are unchanged.
+  // The same for a subset of the state's sequences, given by distinct indices: `tokens` and
+  // `outputs` are in the order of `sequences`. The state's other sequences are unchanged.
   void Step(State& state, std::span<const size_t> sequences, std::span<const int32_t> tokens,
             std::span<float> outputs);
   void Prefix(State& state, std::span<const size_t> sequences, std::span<const int32_t> tokens,
               size_t length, std::span<float> outputs);
 
-  // Prefixes of different lengths in one call, which shares reads of the weights where possible:
-  // sequence sequences[i] reads the next lengths[i] elements of `tokens`. outputs is empty or
-  // [sequences.size(), output_size]: the outputs of each sequence's last position. Results are
-  // bit-identical to those of separate calls.
+  // Reads prefixes of different lengths in one call, so that sequences share reads of the weights
+  // where possible: sequence sequences[i] reads the next lengths[i] elements of `tokens`. outputs
+  // is empty or [sequences.size(), output_size]: the outputs of each sequence's last position.
+  // Results are bit-identical to those of separate calls.
   void Prefix(State& state, std::span<const size_t> sequences, std::span<const size_t> lengths,
               std::span<const int32_t> tokens, std::span<float> outputs);
 
@@ -80,7 +80,7 @@ class LINNET_API Engine {
   void Whole(size_t batch, std::span<const int32_t> tokens, size_t length,
              std::span<float> outputs);
 
-  // The same for models that read frames [batch, length, spec().speech()->Inputs()].
+  // Prefix() and Whole() for models that read frames [batch, length, spec().speech()->Inputs()].
   void Prefix(State& state, std::span<const float> frames, size_t length, std::span<float> outputs);
   void Whole(size_t batch, std::span<const float> frames, size_t length, std::span<float> outputs);
 

@@ -1,4 +1,4 @@
-// Errors: one line with the place, the fault and the remedy.
+// Exceptions. A message is one line with the place, the fault and the remedy.
 //
 //   try {
 //     auto model = linnet::Model::Open(path);
@@ -25,9 +25,9 @@ namespace linnet {
 
 namespace internal {
 
-// A part of a message, as text. Strings are not copied; other values are formatted into own_. The
-// formatting is compiled once per type. If StrCat() did it, it would be compiled for every
-// combination of types, and files that throw errors would compile slowly.
+// An argument of StrCat(), as text. Strings are not copied; other values are formatted into own_.
+// Formatting in this class is compiled once per type. Formatting in StrCat() would be compiled once
+// per combination of types, and files that throw errors would compile slowly.
 class Part {
  public:
   Part(const char* text) : text_(text == nullptr ? "(null)" : text) {}
@@ -43,7 +43,7 @@ class Part {
  private:
   template <typename T>
   static std::string Streamed(const T& value) {
-    if constexpr (std::is_integral_v<T> && sizeof(T) > 1) {  // else a char would become a number
+    if constexpr (std::is_integral_v<T> && sizeof(T) > 1) {  // to_string() of a char is a number
       return std::to_string(value);
     } else {
       std::ostringstream out;

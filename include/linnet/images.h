@@ -19,7 +19,7 @@ namespace linnet {
 
 struct SampleOptions {
   uint64_t seed = 0;
-  // Image i draws from stream first_stream + i of the seed, independent of its batch.
+  // Image i draws from stream first_stream + i of the seed, whatever batch it is in.
   uint64_t first_stream = 0;
   // Divides the mixture's logits and multiplies the logistics' scales: 1 gives the trained density,
   // values near 0 the mean of the most likely component.
@@ -27,11 +27,11 @@ struct SampleOptions {
   // Use elu(s) + 1.0001 as the scale instead of exp(s), as fast-transformers' sampler does.
   bool reference_scale = false;
   size_t batch = 64;  // images generated together
-  // Called after each batch with the number of finished images and of all images; may be empty.
+  // Called after each batch with the numbers of finished images and of all images; may be empty.
   std::function<void(size_t done, size_t total)> progress = {};
 };
 
-// `count` new images, [count, height, width, channels]. First bytes are drawn from
+// Draws `count` new images, [count, height, width, channels]. First bytes are drawn from
 // Model::first_value(). Throws InputError for a model of another task.
 LINNET_API std::vector<uint8_t> SampleImages(Engine& engine, size_t count,
                                              const SampleOptions& options = {});
@@ -47,8 +47,8 @@ struct BitsPerDimResult {
   std::vector<double> byte;   // [image bytes - 1]: bits of each predicted byte, mean over images
 };
 
-// -log2 of the probability of each byte given all bytes before it. The first byte of an image is
-// never predicted.
+// Evaluates -log2 p of the bytes of images, where p is a byte's probability given all bytes before
+// it. The first byte of an image is not predicted, so it does not count.
 LINNET_API BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
                                        const SampleOptions& options = {});
 

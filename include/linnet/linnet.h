@@ -19,9 +19,9 @@
  *   }
  *
  * Errors. Functions that return an int return a linnet_status: LINNET_OK, which is 0, or the kind
- * of failure. Functions that return a pointer return NULL on failure; functions that return a
- * number return 0. In all cases linnet_last_status() and linnet_last_error() then give the kind and
- * the reason. An argument that is NULL without a documented meaning is LINNET_ERROR_INPUT. No
+ * of failure. On failure, functions that return a pointer return NULL, and functions that return a
+ * number return 0. After any failure, linnet_last_status() and linnet_last_error() give the kind
+ * and the reason. An argument that is NULL without a documented meaning is LINNET_ERROR_INPUT. No
  * function prints, exits or throws. A failed call leaves states unchanged unless memory runs out;
  * its output arrays are unspecified.
  *
@@ -30,9 +30,9 @@
  * order: an engine keeps its model alive, and so does a transcriber. Strings belong to the object
  * that returned them and live as long as it.
  *
- * Threads. Any number of threads may use one model. An engine, a state or a transcriber is for one
- * thread at a time; engines of several threads may share a model. A state belongs to a model in one
- * precision, and works with every engine of that model.
+ * Threads. Any number of threads, and engines, may use one model at once. An engine, a state or a
+ * transcriber is for one thread at a time. A state belongs to a model in one precision, and works
+ * with every engine of that model.
  *
  * Arrays are row-major. Text is UTF-8. Text arguments have a size in bytes, since a text may
  * contain NUL; paths and names end with NUL.
@@ -82,8 +82,8 @@ LINNET_API const char* linnet_version(void);
 /* The status of this thread's last call, except calls of linnet_version(), linnet_last_...() and
  * ..._free(). LINNET_OK before the first call. */
 LINNET_API int linnet_last_status(void);
-/* One line that describes the failure of that call, or "" if it succeeded. Valid until this
- * thread's next call. */
+/* One line that describes the failure of the call whose status linnet_last_status() returns, or ""
+ * if that call succeeded. Valid until this thread's next call. */
 LINNET_API const char* linnet_last_error(void);
 
 /* ---- Models ---------------------------------------------------------------------------------- */
@@ -121,7 +121,7 @@ LINNET_API uint64_t linnet_model_parameters(const linnet_model* model);
 /* Bytes of the packed weights, without embedding tables. */
 LINNET_API size_t linnet_model_weight_bytes(const linnet_model* model);
 
-/* Tokens are 0 .. vocabulary - 1. 0 for models that read frames. */
+/* The size n of the vocabulary: tokens are 0 .. n - 1. 0 for models that read frames. */
 LINNET_API int32_t linnet_model_vocabulary(const linnet_model* model);
 /* Floats per position that a model of frames reads; 0 for models that read tokens. */
 LINNET_API size_t linnet_model_inputs(const linnet_model* model);
@@ -195,9 +195,9 @@ LINNET_API size_t linnet_state_bytes(const linnet_state* state);
 LINNET_API int linnet_state_save(const linnet_state* state, const linnet_engine* engine,
                                  const char* path);
 LINNET_API linnet_state* linnet_state_load(const linnet_engine* engine, const char* path);
-/* The same in memory. Sets *size to the file's size in bytes. bytes: room for `capacity` bytes,
- * or NULL to ask for the size only. LINNET_ERROR_INPUT: a capacity below *size, which is set
- * nevertheless; nothing is then written. */
+/* The same in memory. Saving sets *size to the file's size in bytes. bytes: room for `capacity`
+ * bytes, or NULL to ask for the size only. LINNET_ERROR_INPUT: a capacity below *size, which is
+ * set nevertheless; nothing is then written. */
 LINNET_API int linnet_state_save_memory(const linnet_state* state, const linnet_engine* engine,
                                         void* bytes, size_t capacity, size_t* size);
 LINNET_API linnet_state* linnet_state_load_memory(const linnet_engine* engine, const void* bytes,
@@ -206,15 +206,15 @@ LINNET_API linnet_state* linnet_state_load_memory(const linnet_engine* engine, c
 /* ---- Reading tokens and frames --------------------------------------------------------------- */
 
 /* The results of a sequence do not depend on the other sequences of a call or on the number of
- * threads, bit for bit. LINNET_ERROR_INPUT, in all functions of this part: a token outside the
+ * threads, bit for bit. LINNET_ERROR_INPUT, in all functions of this section: a token outside the
  * vocabulary, a position beyond those of a limited model, a state of another model, a length or
- * count of 0, tokens for a model that reads frames, and the reverse. */
+ * count of 0, tokens for a model that reads frames, or frames for a model that reads tokens. */
 
 /* Reads one token per sequence: tokens [batch], outputs [batch, outputs]. */
 LINNET_API int linnet_step(linnet_engine* engine, linnet_state* state, const int32_t* tokens,
                            float* outputs);
 /* The same for `count` distinct sequences of the state: tokens [count], outputs [count, outputs],
- * both in the order of `sequences`. The others are unchanged. */
+ * both in the order of `sequences`. The state's other sequences are unchanged. */
 LINNET_API int linnet_step_sequences(linnet_engine* engine, linnet_state* state,
                                      const size_t* sequences, size_t count, const int32_t* tokens,
                                      float* outputs);
@@ -231,15 +231,17 @@ LINNET_API int linnet_prefix_all(linnet_engine* engine, linnet_state* state, con
 LINNET_API int linnet_prefix_sequences(linnet_engine* engine, linnet_state* state,
                                        const size_t* sequences, const size_t* lengths, size_t count,
                                        const int32_t* tokens, float* outputs);
-/* Reads whole sequences without a state, with any model of tokens: tokens [batch, length]; outputs
- * [batch, outputs] of the last position, or [batch, length, outputs] of all. */
+/* Read whole sequences without a state, with any model of tokens: tokens [batch, length].
+ * linnet_whole() returns outputs [batch, outputs] of the last position, linnet_whole_all()
+ * [batch, length, outputs] of all positions. */
 LINNET_API int linnet_whole(linnet_engine* engine, const int32_t* tokens, size_t batch,
                             size_t length, float* outputs);
 LINNET_API int linnet_whole_all(linnet_engine* engine, const int32_t* tokens, size_t batch,
                                 size_t length, float* outputs);
 
-/* For models that read frames: frames [batch, length, inputs], outputs [batch, length, outputs],
- * which are logits. linnet_transcribe() and linnet_transcriber_accept() make frames from audio. */
+/* linnet_prefix_all() and linnet_whole_all() for models that read frames: frames [batch, length,
+ * inputs], outputs [batch, length, outputs], which are logits. linnet_transcribe() and
+ * linnet_transcriber_accept() make frames from audio. */
 LINNET_API int linnet_prefix_frames(linnet_engine* engine, linnet_state* state, const float* frames,
                                     size_t length, float* outputs);
 LINNET_API int linnet_whole_frames(linnet_engine* engine, const float* frames, size_t batch,
@@ -282,14 +284,14 @@ enum {
   LINNET_TOKEN_UNKNOWN = 2    /* a character outside the vocabulary */
 };
 
-/* Encodes text as tokens, without those that begin a text. Sets *count to their number. tokens:
+/* Encodes text as tokens, but adds none that begin a text. Sets *count to their number. tokens:
  * room for `capacity` tokens, or NULL to ask for the number only. LINNET_ERROR_INPUT: a model
  * without a vocabulary of text (tasks other than text and couplet), text that is not UTF-8 (unless
  * the vocabulary is of bytes), or a capacity below *count, which is set nevertheless; no token is
  * then written. */
 LINNET_API int linnet_encode(const linnet_model* model, const char* text, size_t bytes,
                              int32_t* tokens, size_t capacity, size_t* count);
-/* The same with the tokens that a model reads before a text, at least one. */
+/* The same, preceded by the tokens that a model reads before a text (at least one). */
 LINNET_API int linnet_encode_prompt(const linnet_model* model, const char* text, size_t bytes,
                                     int32_t* tokens, size_t capacity, size_t* count);
 /* Decodes tokens as text. Sets *bytes to its size without the final NUL. text: room for `capacity`
@@ -336,8 +338,9 @@ LINNET_API int linnet_complete_images(linnet_engine* engine, const uint8_t* imag
                                       size_t known, const linnet_image_options* options,
                                       uint8_t* pixels);
 /* Bits per byte of `count` >= 1 images: the mean of -log2 p over all bytes of an image except the
- * first, with p the probability of a byte given all bytes before it. *mean: of all images. each
- * [count]: of every image, or NULL. Of the options, only batch and progress apply. */
+ * first, with p the probability of a byte given all bytes before it. *mean: the mean over all
+ * images. each [count]: the value of every image, or NULL. Of the options, only batch and progress
+ * apply. */
 LINNET_API int linnet_bits_per_dim(linnet_engine* engine, const uint8_t* images, size_t count,
                                    const linnet_image_options* options, double* mean, double* each);
 
@@ -374,13 +377,13 @@ LINNET_API int linnet_text_options_init(linnet_text_options* options, size_t siz
 LINNET_API int linnet_write_text(linnet_engine* engine, const char* prompt, size_t bytes,
                                  const linnet_text_options* options, linnet_reader reader,
                                  void* data, int* end);
-/* The sum of -log p, in nats, of a text's tokens, each given all tokens before it, including those
- * that begin a text. tokens: receives the number of the text's tokens, or NULL. Errors as for
- * linnet_write_text(). */
+/* The sum of -log p, in nats, over a text's tokens, where p is a token's probability given all
+ * tokens before it, the tokens that begin a text included. tokens: receives the number of the
+ * text's tokens, or NULL. Errors as for linnet_write_text(). */
 LINNET_API int linnet_text_nats(linnet_engine* engine, const char* text, size_t bytes, double* nats,
                                 size_t* tokens);
-/* The same for tokens [count] of any model with a categorical head: the sum over the tokens at
- * index `first` >= 1 and later, each given all tokens before it. */
+/* The same for tokens [count] of any model with a categorical head: the sum over the tokens from
+ * index `first` >= 1 on. */
 LINNET_API int linnet_nats(linnet_engine* engine, const int32_t* tokens, size_t count, size_t first,
                            double* nats);
 
@@ -399,10 +402,11 @@ typedef struct linnet_couplet_options {
 /* Sets the defaults. size: sizeof(linnet_couplet_options). */
 LINNET_API int linnet_couplet_options_init(linnet_couplet_options* options, size_t size);
 
-/* Writes second lines for a first line. Blanks are ignored. A character outside the vocabulary is
- * read as its simplified form, a punctuation mark as a comma, anything else as unknown. options:
- * NULL for the defaults. LINNET_ERROR_INPUT: not a model of couplets, a line that is empty, not
- * UTF-8, with control characters or too long for the model, an option out of range. */
+/* Writes second lines for a first line. Blanks are ignored. If a character is outside the
+ * vocabulary, it is read as its simplified form, a punctuation mark as a comma, and any other
+ * character as unknown. options: NULL for the defaults. LINNET_ERROR_INPUT: not a model of
+ * couplets, a line that is empty, not UTF-8, with control characters or too long for the model, or
+ * an option out of range. */
 LINNET_API linnet_couplets* linnet_write_couplets(linnet_engine* engine, const char* first,
                                                   size_t bytes,
                                                   const linnet_couplet_options* options);
@@ -450,7 +454,8 @@ LINNET_API int linnet_transcriber_finish(linnet_transcriber* transcriber);
 /* The phones recognized so far. Belongs to the transcriber, which adds to it: do not free it. */
 LINNET_API const linnet_transcript* linnet_transcriber_transcript(
     const linnet_transcriber* transcriber);
-/* Maximum delay from the beginning of a phone to its recognition, in seconds of audio. */
+/* Delay from the beginning of a phone to its recognition, in seconds of audio. A stride of the model
+   and the piece that is read may be added. */
 LINNET_API double linnet_transcriber_delay(const linnet_transcriber* transcriber);
 
 #ifdef __cplusplus

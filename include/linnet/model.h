@@ -21,16 +21,16 @@ namespace linnet {
 class Checkpoint;
 
 struct ModelOptions {
-  // Precision of the matrix products; default: that of the file. If it is narrower than the file's,
-  // weights are rounded as they are packed. In bf16 and int8, matrices take a half and a quarter of
-  // the bytes that a step reads in f32, activations are rounded to the same type before each
-  // product (the head of image models stays f32), and the states of linear attention are partly
-  // bf16 (docs/kernels/linear_step.md). Norms, residuals and outputs are fp32.
+  // Precision of the matrix products; default: the file's. If it is narrower than the file's,
+  // weights are rounded as they are packed. Compared with f32, a step reads half as many bytes of
+  // matrices in bf16 and a quarter in int8. Activations are rounded to the matrix's type before
+  // each product, and the states of linear attention are partly bf16
+  // (docs/kernels/linear_step.md). The head of image models, norms, residuals and outputs are fp32.
   std::optional<Precision> precision;
 };
 
 // A model's weights, packed in the order in which a step reads them. Immutable: any number of
-// engines in any threads may share one.
+// engines in any threads may share a model.
 class LINNET_API Model {
  public:
   // Throws InputError naming the file and the fault, or the mixer kind that this runtime lacks.
@@ -52,11 +52,11 @@ class LINNET_API Model {
   size_t weight_bytes() const;
   // Hash of the spec, the precision of the products and the file's weights. Identifies the model.
   uint64_t fingerprint() const;
-  // Whether the model runs as an RNN. Others (such as a reformer) read the whole sequence at each
-  // step.
+  // Whether the model runs as an RNN. Other models (such as a reformer) read the whole sequence at
+  // each step.
   bool steps() const;
-  // Maximum number of positions of a sequence. None: unlimited, since sine positions continue past
-  // the spec's max_length; the model was not trained on the positions beyond.
+  // Maximum number of positions of a sequence. None: unlimited. Sine positions then continue past
+  // the spec's max_length, although the model was not trained on them.
   std::optional<size_t> most_positions() const;
   // Images: the probability of each value of the first byte; empty for other tasks.
   std::span<const float> first_value() const;

@@ -24,7 +24,8 @@ struct ChoiceOptions {
 LINNET_API void Validate(const ChoiceOptions& options);
 
 // Chooses a token, never one with a logit of -infinity. Throws InputError if all logits are
-// -infinity, or if it draws at random (temperature > 0, top_k != 1) and one is NaN or +infinity.
+// -infinity. If the choice is random (temperature > 0, top_k != 1), also throws InputError if a
+// logit is NaN or +infinity.
 LINNET_API int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Philox& rng);
 
 // log(sum of exp(logits)). Subtracting it from logits gives log probabilities.

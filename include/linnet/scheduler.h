@@ -7,10 +7,10 @@
 //                     .finished = [&](Finished) {}});
 //   while (scheduler.Run()) {}      // or as long as a server lives
 //
-// The size of a sequence's state is known in advance, so a fixed number of sequences runs at a
-// time, further requests wait in a queue, and Submit() refuses them once it is full. The states'
-// memory is allocated once, at construction. Call a scheduler from one thread at a time. Run()
-// calls the callbacks, which may submit and cancel.
+// The size of a sequence's state is known in advance, so the states' memory is allocated once, at
+// construction, for a fixed number of sequences that run at a time. Further requests wait in a
+// queue; once it is full, Submit() refuses requests. Call a scheduler from one thread at a time.
+// Run() calls the callbacks, which may submit and cancel.
 #ifndef LINNET_SCHEDULER_H_
 #define LINNET_SCHEDULER_H_
 
@@ -34,25 +34,25 @@ enum class Finished : uint8_t {
 };
 
 struct Request {
-  // At least one token, each in the model's vocabulary. May be empty if `from` and `outputs` are
+  // Tokens of the model's vocabulary. Must have at least one, unless `from` and `outputs` are
   // given.
   std::vector<int32_t> prompt;
-  // Returns the next token, or none to end the request. Called with the head's outputs at the
-  // prompt's last token, then at each token that it returned.
+  // Returns the next token, or none to end the request. Called first with the head's outputs at
+  // the prompt's last token, then with the outputs at each token that it has returned.
   std::function<std::optional<int32_t>(std::span<const float> outputs)> next;
   // Called once, as the last callback; may be empty. Not called if next() or passed() throws, if
   // next() returns a token outside the vocabulary, or if the scheduler is destroyed before the
   // request ends.
   std::function<void(Finished)> finished;
-  // State of one sequence that the prompt continues; null: none. Requests may share one: each
-  // copies it when it starts to run.
+  // State of one sequence, which the prompt continues; null: the prompt begins a sequence. Requests
+  // may share a state: each copies it when it starts to run.
   std::shared_ptr<const State> from = {};
-  // With an empty prompt: the head's outputs at the last token that `from` has read.
+  // Used only with an empty prompt: the head's outputs at the last token that `from` has read.
   std::shared_ptr<const std::vector<float>> outputs = {};
-  // Called while the prompt is read: after every kPiece tokens with the state at that point, and at
-  // the prompt's end with the state and the outputs. Another request whose prompt begins with the
-  // tokens read so far may continue `from` that state. Its outputs stay the same, bit for bit, if
-  // these tokens are a multiple of kPiece or its whole prompt. May be empty.
+  // Called while the prompt is read: after every kPiece tokens with the state, and at the prompt's
+  // end with the state and the outputs. May be empty. Another request whose prompt begins with the
+  // same tokens may continue `from` that state. Its outputs are bit-identical to those without
+  // `from` if the state has read a multiple of kPiece tokens, or that request's whole prompt.
   std::function<void(State state, std::span<const float> outputs)> passed = {};
 };
 
@@ -70,14 +70,14 @@ struct SchedulerOptions {
 class LINNET_API Scheduler {
  public:
   // Prompts are read in pieces of this length, counted from each prompt's own beginning. So the
-  // cuts, and with them the last bits of the outputs, do not depend on other requests.
+  // pieces, and with them the last bits of the outputs, do not depend on other requests.
   static constexpr size_t kPiece = 128;
 
   // Number of sequences whose states fit into `bytes`.
   static size_t Fitting(const Model& model, double bytes);
 
-  // Maximum number of positions of a sequence. Memory is allocated once, so models whose states
-  // grow (caches, kept tokens) end at the training length.
+  // Maximum number of positions of a sequence. The scheduler allocates memory once, so sequences
+  // whose states would grow (caches, kept tokens) end at the training length.
   static size_t MostPositions(const Model& model);
 
   // Throws InputError if an option is invalid or the states do not fit into memory. The engine must
@@ -91,12 +91,12 @@ class LINNET_API Scheduler {
   // of several sequences, no next().
   std::optional<uint64_t> Submit(Request&& request);
 
-  // Ends a request and frees its slot at once. Returns whether it was running or waiting.
+  // Ends a request and frees its place at once. Returns whether it was running or waiting.
   bool Cancel(uint64_t id);
 
-  // One round: admits waiting requests, reads pieces of prompts, and steps each running sequence by
-  // one token. Returns whether any request is left. An exception of a callback ends its request
-  // without a call of `finished`; the first exception of a round is rethrown when the round ends.
+  // Runs one round: admits waiting requests, reads pieces of prompts, and steps each running
+  // sequence by one token. Returns whether any request is left. If next() or passed() throws, the
+  // request ends without a call of `finished`. Rethrows the round's first exception at its end.
   bool Run();
 
   size_t running() const;

@@ -45,11 +45,12 @@ struct MixerSpec {
   int lsh_chunk = 32;    // positions per chunk of the sorted sequence
   LshVariant lsh_variant = LshVariant::kPublished;
 
-  float scale = 0;  // of q . k in the softmax (kinds "full" and "reformer"); 0: 1 / sqrt(query_dim)
+  // Factor of q . k in the softmax (kinds "full" and "reformer"); 0: 1 / sqrt(query_dim).
+  float scale = 0;
 
   // kind "full"
-  int window = 0;       // of attention, in positions, the query's own included; 0: unlimited
-  bool rotary = false;  // rotates channels i and i + D/2 of q and k by t rotary_base^(-2i/D)
+  int window = 0;       // number of positions that a query attends to, its own included; 0: all
+  bool rotary = false;  // rotates channels i, i + D/2 of q and k at position t by t base^(-2i/D)
   float rotary_base = 10000;
   bool qkv_bias = true, out_bias = true;  // whether the projections have biases
 
@@ -59,22 +60,22 @@ struct MixerSpec {
   bool negative_eigenvalues = false;  // delta rules: strengths in (0, 2) instead of (0, 1)
   // Rank of the projection of the decay (kind "gla") or of the output gate ("rwkv7").
   int gate_rank = 16;
-  // Number of heads of queries and keys (kinds "gated-delta-net", "gated-delta-product", "kda" and
-  // "ssd", which calls them groups), or of keys and values ("full", "gla" and "retention"). Each is
-  // shared by heads / key_heads consecutive heads. 0: as many as heads.
+  // Number of distinct heads: of queries and keys for kinds "gated-delta-net", "kda", "ssd" (there
+  // called groups) and "gated-delta-product", of keys and values for "full", "gla" and "retention".
+  // Each is shared by heads / key_heads consecutive heads. 0: equal to `heads`, so none is shared.
   int key_heads = 0;
   int householders = 2;  // kind "gated-delta-product": delta steps per position
   // Lower bound <= 0 of the logarithm of the decay of a key channel; 0: none. Kind "gla" clamps the
   // logarithm to it; in kind "kda" the logarithm is the bound times a sigmoid.
   float decay_floor = 0;
   bool lower_bound = false;       // kind "hgrn": learned lower bounds of the decays
-  float output_norm_eps = 1e-5f;  // of the RMS norm of a head's output
+  float output_norm_eps = 1e-5f;  // epsilon of the RMS norm of a head's output
 
-  // Kind "rwkv7": ranks of the projections of decays, of rates (`a`) and of the shares in which an
-  // earlier layer's values are mixed into the layer's own. value_rank 0: the layer mixes in none;
-  // the following layers, up to the next one with value_rank 0, mix in its values.
-  int decay_rank = 32;
-  int rate_rank = 32;
+  // kind "rwkv7"
+  int decay_rank = 32;  // rank of the projection of the decays
+  int rate_rank = 32;   // rank of the projection of the rates (`a` in model/rwkv7.h)
+  // Rank of the projection of the shares in which earlier values are mixed into this layer's: those
+  // of the last earlier layer of this kind with value_rank 0. 0: none are mixed in.
   int value_rank = 0;
 
   int heads = 8;
@@ -84,17 +85,19 @@ struct MixerSpec {
 
 // The position embedding.
 enum class Positions : uint8_t {
-  kSequence,  // sine of t in the dimensions beside the value embedding, if any
-  kGrid,      // half of them: sine of t; a quarter each: row of byte t + 1, its index in the row
-  kAdded,     // sine of t in d_model dimensions, added to the value embedding
+  kSequence,  // sines of t, in the dimensions that the value embedding leaves
+  // In the same dimensions: one half sines of t, one quarter sines of the row of byte t + 1, one
+  // quarter sines of that byte's index in its row.
+  kGrid,
+  kAdded,  // sines of t in d_model dimensions, added to the value embedding
 };
 enum class HeadKind : uint8_t { kLogistics, kCategorical };
 enum class Activation : uint8_t { kRelu, kGelu };  // gelu: the exact form, with erf
 // kRms: x / sqrt(mean(x^2) + eps) * weight.
 enum class NormKind : uint8_t { kLayer, kRms };
 // kMlp: W2 act(W1 x + b1) + b2. kGated: W2 (silu(Wg x) * W1 x), without biases ("SwiGLU"). kNone:
-// layers consist of a mixer only. kShifted: W2 max(W1 y, 0)^2 with a token shift, y = x +
-// (previous x - x) * shift, without biases (RWKV's "channel mixing").
+// layers consist of a mixer only. kShifted: W2 max(W1 y, 0)^2 without biases, where y = x +
+// (x at the previous position - x) * shift (RWKV's "channel mixing").
 enum class FeedForwardKind : uint8_t { kMlp, kGated, kNone, kShifted };
 enum class NetworkKind : uint8_t {
   kTransformer,
@@ -131,23 +134,23 @@ struct InputSpec {
   // Adds an embedding of the byte above the byte to predict.
   bool pixel_above = false;
   StemSpec stem = {};
-  bool norm = false;  // a norm of the embeddings, before the first layer
+  bool norm = false;  // whether the embeddings are normalized before the first layer
 };
 
-// A stack of layers: the mixers of `pattern` in turn, repeated `repeat` times. All other options
-// are the same for every layer.
+// A stack of layers. Their mixers are those of `pattern` in turn, repeated `repeat` times. All
+// other options are the same for every layer.
 struct StackSpec {
   std::vector<MixerSpec> pattern = {MixerSpec()};
   int repeat = 8;
   int d_model = 256;
-  int d_ff = 1024;  // not used by kNone
+  int d_ff = 1024;  // hidden units of the feed-forward block; kNone ignores it
   FeedForwardKind feed_forward = FeedForwardKind::kMlp;
   Activation activation = Activation::kRelu;  // of kMlp and of the convolution
   NormKind norm = NormKind::kLayer;
   // Layers are x = LN(x + f(x)), or with norm_first x = x + f(LN(x)).
   bool norm_first = false;
-  // Width in positions of a depthwise convolution before each layer's mixer, over the last
-  // positions if the network is causal, else (odd widths only) over the surrounding ones; 0: none.
+  // Width in positions of a depthwise convolution before each layer's mixer; 0: none. It reads the
+  // last positions if the network is causal, else the surrounding ones (the width is then odd).
   int convolution = 0;
   bool final_norm = true;  // a norm after the last layer; required by norm_first
   float norm_eps = 1e-5f;
@@ -159,8 +162,9 @@ struct StackSpec {
 
 struct HeadSpec {
   HeadKind kind = HeadKind::kLogistics;
-  int mixtures = 10;  // logistics over bytes: logits, means and log-scales, in this order
-  int classes = 0;    // categorical
+  // kLogistics: number of components. Outputs: their logits, means and log-scales, in this order.
+  int mixtures = 10;
+  int classes = 0;  // kCategorical
   // The value embedding is the head's weight matrix times sqrt(d_model), which saves memory if the
   // vocabulary is large. Needs text, the categorical head and value_embedding = d_model.
   bool tied = false;
@@ -208,7 +212,7 @@ struct LINNET_API ModelSpec {
   HeadSpec head;
   std::variant<std::monostate, ImageSpec, TextSpec, SpeechSpec> part = ImageSpec();
 
-  // Null if the model has no such part.
+  // The task-specific part, if it is of this type; else null.
   const ImageSpec* image() const { return std::get_if<ImageSpec>(&part); }
   const TextSpec* text() const { return std::get_if<TextSpec>(&part); }
   const SpeechSpec* speech() const { return std::get_if<SpeechSpec>(&part); }
@@ -224,7 +228,7 @@ struct LINNET_API ModelSpec {
   // Whether a position depends only on itself and earlier ones: always for tokens; for frames, if
   // every mixer is always causal.
   bool Causal() const;
-  // The head's outputs per position: 3 * mixtures or classes.
+  // Number of outputs of the head per position: 3 * mixtures or classes.
   int OutputSize() const { return logistics() ? 3 * head.mixtures : head.classes; }
   // Dimensions of the position embedding.
   int PositionDims() const {

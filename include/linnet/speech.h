@@ -77,7 +77,8 @@ class LINNET_API Transcriber {
 };
 
 // Transcribes audio as it arrives, with constant memory and constant work per second of audio. A
-// phone is returned as soon as the model detects it, at most delay_seconds() after its beginning.
+// phone is returned as soon as the model detects it: delay_seconds() after its beginning, plus at
+// most a stride of the model and the piece that is read.
 class LINNET_API PhoneStream {
  public:
   // Throws InputError for a model that is not causal, or that normalizes by utterance: the

@@ -25,14 +25,14 @@ namespace linnet {
 
 struct StateData;
 
-// Bytes of one sequence's new state, known before the model is loaded. Causal-linear models: the
-// same at any length. Softmax models: room for the keys and values of max_length positions, which
-// grows on demand. Models without recurrent state: room for max_length tokens, which also grows.
+// Bytes of one sequence's new state, from the spec alone. StateKind::kConstant: the size at any
+// length. kCache: room for the keys and values of max_length positions, which grows on demand.
+// kTokens: room for max_length tokens, which also grows.
 LINNET_API size_t StateBytes(const ModelSpec& spec, Precision precision);
 
 // The kind of state that a model keeps of a sequence.
 enum class StateKind : uint8_t {
-  kNone,      // reads whole sequences only: not causal, or frames without recurrent state
+  kNone,      // none: the model is not causal, or reads frames without a recurrent state
   kConstant,  // constant size at any length
   kCache,     // keys and values of every position
   kTokens,    // all tokens, which are read again at each step
@@ -40,9 +40,9 @@ enum class StateKind : uint8_t {
 LINNET_API StateKind StateKindOf(const ModelSpec& spec);
 LINNET_API StateKind StateKindOf(const Model& model);
 
-// State of `batch` independent sequences. Copied explicitly only (Clone() and so on); a moved-from
-// State is empty. Belongs to one model in one precision; other models refuse it. Results for a
-// sequence do not depend on the other sequences of its state.
+// State of `batch` independent sequences. It is copied only explicitly (Clone() and so on); a
+// moved-from State is empty. It belongs to one model in one precision; other models refuse it.
+// Results for a sequence do not depend on the other sequences of its state.
 class LINNET_API State {
  public:
   State();
@@ -57,30 +57,31 @@ class LINNET_API State {
   size_t bytes() const;
 
   State Clone() const;
-  void Reset();                 // all sequences, to before the first token
-  void Reset(size_t sequence);  // one of them
+  void Reset();                 // returns all sequences to before the first token
+  void Reset(size_t sequence);  // the same for one sequence
 
-  // Each sequence `copies` times, side by side: 0 0 0 1 1 1 ... Throws InputError if `copies` is 0
-  // or the result exceeds this machine's memory.
+  // A state with `copies` copies of each sequence, side by side: 0 0 0 1 1 1 ... Throws InputError
+  // if `copies` is 0 or the result exceeds this machine's memory.
   State Fork(size_t copies) const;
-  // These sequences in this order, with repetition allowed. Throws InputError if one does not
-  // exist.
+  // A state of these sequences in this order; repetition is allowed. Throws InputError if a
+  // sequence does not exist.
   State Select(std::span<const size_t> sequences) const;
   // Appends the sequences of `other`. Throws InputError unless it belongs to the same model.
   void Append(const State& other);
 
-  // Replaces a sequence by that of `other`. Throws InputError unless `other` has one sequence and
-  // belongs to the same model.
+  // Replaces a sequence by the only sequence of `other`. Throws InputError unless `other` has one
+  // sequence and belongs to the same model.
   void Assign(size_t sequence, const State& other);
 
   // Save writes a safetensors file that names the model (atomically); Load reads one. A loaded
   // state continues bit for bit like the saved one. (For softmax models the file includes unused
   // cache rows, which may hold keys and values from before a Reset().) Load throws InputError if
-  // the file is not a state, is damaged, or belongs to another model or to another precision of
-  // this one.
+  // the file is not a state, is damaged, or belongs to another model or to this model in another
+  // precision.
   void Save(const std::string& path, const Model& model) const;
   static State Load(const std::string& path, const Model& model);
-  // The bytes of such a file, and a state from them; `label` names the bytes in errors.
+  // ToBytes returns the bytes of such a file; FromBytes makes a state from them, and names them
+  // `label` in errors.
   std::vector<std::byte> ToBytes(const Model& model) const;
   static State FromBytes(std::span<const std::byte> bytes, const std::string& label,
                          const Model& model);

@@ -40,8 +40,8 @@ class LINNET_API Vocabulary {
 
   static Vocabulary Bytes() { return Vocabulary(TextSpec()); }
   // The characters of a text, most frequent first (ties: lower code point first): at most `most`,
-  // and only those with at least `least` occurrences. Throws InputError if none is left, and on
-  // invalid UTF-8, naming its offset.
+  // and only those with at least `least` occurrences. Throws InputError if no character is left,
+  // and on invalid UTF-8, whose offset the message names.
   static Vocabulary OfText(std::string_view text, size_t most, size_t least = 1);
 
   // A byte-pair vocabulary from a tokenizer.json of the tokenizers library. `end` is the token that
@@ -64,7 +64,7 @@ class LINNET_API Vocabulary {
 
   // Throws InputError on invalid UTF-8, except in a byte vocabulary. Bytes are never unknown.
   std::vector<int32_t> Encode(std::string_view text) const;
-  // kUnknown decodes to U+FFFD; special tokens and numbers outside the vocabulary to nothing.
+  // kUnknown decodes to U+FFFD; other special tokens and numbers outside the vocabulary to nothing.
   std::string Decode(std::span<const int32_t> tokens) const;
   // The text of one token that is not the first of its text.
   std::string Decode(int32_t token) const;

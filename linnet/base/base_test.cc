@@ -38,8 +38,8 @@ TEST(AlignedBuffer, IsAlignedZeroedAndCopiesByName) {
   EXPECT_EQ(a.size(), 0u);  // NOLINT: the moved-from state is specified
 }
 
-// The fingerprints of models, and with them saved states and prompt snapshots, depend on these
-// values: changing them would invalidate all of these. The expected values come from an independent
+// Hash values must not change: they are part of model fingerprints, and a change would invalidate
+// all saved states and prompt snapshots. The expected values come from an independent
 // implementation of the definition.
 TEST(Hash, ValuesAreFixed) {
   std::string text;
@@ -192,7 +192,8 @@ TEST(Utf8, RoundTrip) {
       EXPECT_FALSE(NextCodePoint(text, cut)) << cut;
     }
   }
-  // Overlong forms, surrogates, values beyond the end, and bytes that begin no sequence.
+  // Overlong forms, surrogates, values above U+10FFFF, bytes that begin no sequence, and an
+  // incomplete sequence.
   for (const char* bad :
        {"\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xf0\x8f\xbf\xbf", "\xed\xa0\x80",
         "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\x80", "\xe6\xb5"}) {

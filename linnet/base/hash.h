@@ -12,9 +12,9 @@
 
 namespace linnet {
 
-// Different seeds give different hashes. To hash several pieces, pass the hash of one piece as the
-// seed of the next; the result differs from the hash of the concatenated pieces. A hash is the same
-// on all machines of the same byte order.
+// Different seeds give different hashes. To hash several pieces of data, pass the hash of each one
+// as the seed of the next one; the result differs from the hash of the concatenated pieces. A hash
+// is the same on all machines of the same byte order.
 uint64_t Hash(std::span<const std::byte> bytes, uint64_t seed = 0);
 
 std::string HashDigits(uint64_t hash);  // 16 hexadecimal digits, lower case

@@ -7,8 +7,7 @@
 //   Scale(x, n, [&](size_t n, RangeBody body) { pool.For(n, body); });
 //
 // A ParallelFor calls `body` on disjoint ranges that together cover [0, count), in any order and on
-// any thread.
-// Kernels are written so that the result does not depend on the split.
+// any thread. The result of a kernel does not depend on how the range is divided.
 #ifndef LINNET_BASE_PARALLEL_H_
 #define LINNET_BASE_PARALLEL_H_
 

@@ -25,7 +25,8 @@ int64_t AvailableMemory() {
   for (std::string line; std::getline(info, line);) {
     if (line.starts_with("MemAvailable:")) available = int64_t{1024} * std::stoll(line.substr(13));
   }
-  // The container's limit (control groups of version 2 or 1). "max", for no limit, reads as 0.
+  // Applies the container's limit, from control groups of version 2 or 1. The file's text "max",
+  // which means no limit, reads as 0.
   const auto number = [](const char* path) {
     int64_t value = -1;
     std::ifstream(path) >> value;

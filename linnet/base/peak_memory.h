@@ -17,8 +17,8 @@ int64_t PeakMemory();
 // Restarts the measurement, if the kernel supports it.
 void ResetPeakMemory();
 
-// Bytes that can still be allocated before the machine (or the container's control group) runs out;
-// 0 if the kernel does not report it.
+// Bytes that can still be allocated before the machine, or the container's control group, runs out
+// of memory; 0 if the kernel does not report this number.
 int64_t AvailableMemory();
 
 }  // namespace linnet

@@ -33,7 +33,8 @@ std::string Suggestion(std::string_view given, const std::vector<std::string>& n
   std::string best;
   size_t least = std::max<size_t>(2, given.size() / 3) + 1;
   for (const std::string& name : names) {
-    // The difference in length is a lower bound; testing it first saves work for a long `given`.
+    // The difference in length is a lower bound on the distance. Testing it first saves work for a
+    // long `given`.
     const size_t longer = std::max(given.size(), name.size());
     if (longer - std::min(given.size(), name.size()) >= least) continue;
     const size_t distance = EditDistance(given, name);

@@ -12,10 +12,10 @@
 
 namespace linnet {
 
-// "; did you mean 'NAME'?" for the name that is the fewest edits away from `given`: insertions,
-// deletions, replacements and swaps of neighboring bytes; the first of equally near names. "" if
-// every name is more than max(2, a third of the length of `given`) edits away. `given` may have any
-// length.
+// Returns "; did you mean 'NAME'?" for the name that is the fewest edits away from `given`, or for
+// the first of several such names. An edit inserts, deletes or replaces a byte, or swaps two
+// neighboring bytes. Returns "" if every name is more than max(2, given.size() / 3) edits away.
+// `given` may have any length.
 std::string Suggestion(std::string_view given, const std::vector<std::string>& names);
 
 }  // namespace linnet

@@ -14,8 +14,8 @@
 namespace linnet {
 namespace {
 
-// About ten microseconds: longer than the gap between two barriers of a step, much shorter than a
-// scheduler's time slice.
+// Number of spins before a waiting thread sleeps. They take about ten microseconds: longer than the
+// time between two barriers of an inference step, much shorter than a scheduler's time slice.
 constexpr int kSpins = 400;
 
 inline void Pause() {

@@ -28,7 +28,7 @@ namespace linnet {
 
 class ThreadPool {
  public:
-  // threads = 0: one for each processor this process may run on.
+  // threads = 0: one thread for each processor that this process may run on.
   explicit ThreadPool(int threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -45,8 +45,9 @@ class ThreadPool {
   // Inside Run(): waits until every worker has arrived.
   void Barrier();
 
-  // Number of barriers passed, and number of times a worker stopped spinning at one and slept. Many
-  // sleeps indicate that other work uses these processors. Both wrap around.
+  // `barriers` counts the barriers passed, `sleeps` the times that a worker stopped spinning at a
+  // barrier and slept. Many sleeps indicate that other work uses these processors. Both counters
+  // wrap around.
   struct Waits {
     uint32_t barriers, sleeps;
   };

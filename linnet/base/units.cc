@@ -54,7 +54,7 @@ double ParseSeconds(const std::string& text) {
   size_t used = 0;
   double value = -1;
   try {
-    // No leading spaces, no hexadecimal digits.
+    // Rejects leading spaces and hexadecimal numbers, which std::stod() accepts.
     if (text.find_first_of("0123456789.") == 0 && text.find_first_of("xX") == std::string::npos) {
       value = std::stod(text, &used);
     }

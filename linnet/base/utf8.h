@@ -33,7 +33,8 @@ void AppendUtf8(char32_t value, std::string& text);
 // characters and without bidirectional formatting characters.
 bool IsPrintable(std::string_view text);
 
-// The text with '?' in place of each byte or character that is not printable.
+// The text with '?' in place of each byte of invalid UTF-8 and each character that is not printable
+// (IsPrintable()).
 std::string Printable(std::string_view text);
 
 }  // namespace linnet

@@ -32,7 +32,7 @@ struct linnet_model {
 
   std::shared_ptr<const linnet::Model> model;
   std::string spec;                              // JSON
-  std::optional<linnet::Vocabulary> vocabulary;  // of models of text
+  std::optional<linnet::Vocabulary> vocabulary;  // text models only
 };
 
 struct linnet_engine {
@@ -42,7 +42,7 @@ struct linnet_engine {
   std::shared_ptr<const linnet::Model> model;
   linnet::Engine engine;
   int threads;
-  // Made by the first call that needs them.
+  // Created by the first call that needs them.
   std::optional<linnet::TextWriter> text;
   std::optional<linnet::CoupletWriter> couplets;
   std::shared_ptr<void> speech;  // private to speech.cc
@@ -92,18 +92,18 @@ Result ValueOf(Result failure, const Body& body) noexcept {
   }
 }
 
-// *pointer. Throws InputError if it is null.
+// Returns *pointer. Throws InputError if the pointer is null. `what` names it in the message.
 template <class T>
 T& Given(T* pointer, const char* what) {
   if (pointer == nullptr) throw InputError(what, " is NULL");
   return *pointer;
 }
 
-// The product of sizes. Throws InputError unless an array of that many 8-byte elements fits the
-// address space.
+// Returns the product of the sizes. Throws InputError unless an array of that many 8-byte elements
+// fits the address space.
 size_t Product(std::initializer_list<size_t> sizes);
 
-// A caller's array. Throws InputError if it is null, unless it has no elements.
+// A caller's array of `count` elements. Throws InputError if it is null and `count` is not 0.
 template <class T>
 std::span<T> Array(T* pointer, size_t count, const char* what) {
   if (count > 0) Given(pointer, what);
@@ -111,14 +111,14 @@ std::span<T> Array(T* pointer, size_t count, const char* what) {
   return {pointer, count};
 }
 
-// A caller's text of that many bytes.
+// A copy of a caller's text of `bytes` bytes.
 inline std::string Text(const char* text, size_t bytes, const char* what) {
   const std::span<const char> given = Array(text, bytes, what);
   return {given.begin(), given.end()};
 }
 
-// Copies a result to a caller's array of this capacity. Does nothing if the array is null: the
-// caller then only asks for the size. Throws InputError if there is too little room.
+// Copies a result to a caller's array of `capacity` elements. If the array is null, copies nothing:
+// the caller only asks for the size. Throws InputError if the capacity is too small.
 template <class T>
 void CopyOut(const T* from, size_t size, T* to, size_t capacity) {
   if (to == nullptr) return;
@@ -129,13 +129,14 @@ void CopyOut(const T* from, size_t size, T* to, size_t capacity) {
   std::copy_n(from, size, to);
 }
 
-// Throws InputError unless `size` is a plausible size of a struct: from `first`, that of its first
-// version, to 4 kB.
+// Throws InputError unless `size` is plausible for a struct: at least `first`, the size of its
+// first version, and at most 4 kB.
 void CheckSize(size_t size, size_t first, const char* name);
-// Throws InputError unless all bytes of a caller's struct beyond the `known` ones are zero.
+// Throws InputError unless all bytes of a caller's struct after the first `known` ones are zero.
 void CheckUnknownFields(const void* options, size_t size, size_t known, const char* name);
 
-// Writes the defaults to a caller's struct of this size, which may be newer than this library's.
+// Writes the defaults to a caller's struct of `size` bytes, which may be a newer version than this
+// library's.
 template <class Options>
 void Initialize(Options* options, size_t size, const Options& defaults, const char* name) {
   Given(options, name);
@@ -145,7 +146,7 @@ void Initialize(Options* options, size_t size, const Options& defaults, const ch
   options->size = size;
 }
 
-// A copy of a caller's struct in this library's version; `defaults` if it is null. Throws as
+// Returns a caller's struct in this library's version, or `defaults` if it is null. Throws as
 // CheckSize() and CheckUnknownFields() do.
 template <class Options>
 Options Read(const Options* options, const Options& defaults, const char* name) {

@@ -16,13 +16,13 @@ const Engine& EngineOf(const linnet_engine* engine) { return Given(engine, "the 
 State& StateOf(linnet_state* state) { return Given(state, "the state").state; }
 const State& StateOf(const linnet_state* state) { return Given(state, "the state").state; }
 
-// A new handle of the state that make() returns; null on failure.
+// Returns a new handle of the state that make() returns, or null on failure.
 template <class Make>
 linnet_state* NewState(const Make& make) {
   return ValueOf<linnet_state*>(nullptr, [&] { return new linnet_state{make()}; });
 }
 
-// A caller's array for the outputs of `rows` positions; empty if it is null.
+// A caller's array for the outputs of `rows` positions; an empty span if the array is null.
 std::span<float> OptionalOutputs(const Engine& engine, float* outputs, size_t rows) {
   if (outputs == nullptr) return {};
   return {outputs, Product({rows, engine.output_size()})};
@@ -32,7 +32,7 @@ std::span<float> Outputs(const Engine& engine, float* outputs, size_t rows) {
   return OptionalOutputs(engine, outputs, rows);
 }
 
-// The floats per frame position. Throws InputError for models of tokens.
+// Returns the number of floats per frame. Throws InputError if the model reads tokens.
 size_t FrameWidth(const Engine& engine) {
   const ModelSpec& spec = engine.model().spec();
   if (!spec.ReadsFrames()) {
@@ -247,7 +247,7 @@ int linnet_choose(const float* logits, size_t count, const linnet_sampling* samp
       throw linnet::InputError(count, " logits, but tokens are 32-bit numbers; pass fewer");
     }
     Given(token, "the token");
-    // As in TextDraft, each block of random numbers gives four draws.
+    // As in TextDraft, one block of Philox has the random numbers of four draws.
     linnet::Philox rng(own.seed, own.stream, draw / 4);
     for (uint64_t i = 0; i < draw % 4; ++i) rng.Next();
     *token = Choose(Array(logits, count, "logits"), choice, rng);

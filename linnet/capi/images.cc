@@ -22,7 +22,7 @@ constexpr linnet_image_options kImageOptions = {.size = sizeof(linnet_image_opti
                                                 .progress = nullptr,
                                                 .progress_data = nullptr};
 
-// Calls body(engine, options) with a caller's options in the form of the library.
+// Calls body(engine, options) with a caller's options converted to SampleOptions.
 template <class Body>
 int WithOptions(linnet_engine* engine, const linnet_image_options* options, const Body& body) {
   return StatusOf([&] {
@@ -43,7 +43,7 @@ int WithOptions(linnet_engine* engine, const linnet_image_options* options, cons
   });
 }
 
-// A caller's images. Throws InputError for models of other tasks.
+// A caller's `count` images. Throws InputError unless the engine's model is one of images.
 std::span<const uint8_t> Images(const Engine& engine, const uint8_t* images, size_t count) {
   const ModelSpec& spec = engine.model().spec();
   if (!spec.image()) {

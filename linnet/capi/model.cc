@@ -33,13 +33,13 @@ ModelOptions OptionsOf(const char* precision) {
   return options;
 }
 
-// property(model), or `none` on failure.
+// Returns property(model), or `none` on failure.
 template <class Result, class Property>
 Result PropertyOf(const linnet_model* model, Result none, const Property& property) {
   return ValueOf(none, [&]() -> Result { return static_cast<Result>(property(ModelOf(model))); });
 }
 
-// property(image), or 0 for models of other tasks.
+// Returns property(image), or 0 if the model is not one of images.
 template <class Property>
 size_t ImageProperty(const linnet_model* model, const Property& property) {
   return PropertyOf(model, size_t{0}, [&](const Model& own) {

@@ -1,5 +1,5 @@
-// The speech functions of a library that is built without speech: all fail, and the ..._free()
-// functions have nothing to free.
+// The speech functions of a library that is built without speech. All of them fail, except the
+// ..._free() functions, which have nothing to free.
 #include <cstddef>
 
 #include "linnet/capi/capi.h"

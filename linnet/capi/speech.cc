@@ -44,14 +44,15 @@ Transcriber& TranscriberOf(linnet_engine& engine, size_t beam) {
   return own->transcriber;
 }
 
-// A caller's samples. Throws InputError on values that are not finite or too large, as ReadAudio()
-// does.
+// A caller's samples. Like ReadAudio(), throws InputError if a sample is NaN, infinite or too
+// large.
 std::span<const float> Samples(const float* samples, size_t count) {
   constexpr float kLoudest = 1e6f;
   const auto given = Array(samples, count, "samples");
   for (size_t i = 0; i < count; ++i) {
     if (!(std::abs(given[i]) <= kLoudest)) {
-      throw InputError("sample ", i, " is ", given[i], ", but samples lie in -1 .. 1");
+      throw InputError("sample ", i, " is ", given[i],
+                       "; samples must be finite, full scale is -1 .. 1");
     }
   }
   return given;

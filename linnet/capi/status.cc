@@ -74,8 +74,8 @@ size_t Product(std::initializer_list<size_t> sizes) {
 void CheckSize(size_t size, size_t first, const char* name) {
   constexpr size_t kMost = 4096;
   if (size < first || size > kMost) {
-    throw InputError(name, ": its size is ", size, " bytes, not at least ", first, "; call ", name,
-                     "_init() first");
+    throw InputError(name, ": its size is ", size, " bytes, not ", first, " to ", kMost, "; call ",
+                     name, "_init() first");
   }
 }
 

@@ -59,7 +59,8 @@ CoupletOptions ReadCoupletOptions(const linnet_couplet_options* options) {
           .rules = given.free_form == 0};
 }
 
-// The engine's writer. Throws InputError for models of other tasks.
+// Return the engine's writer, created by the first call. Throw InputError for models of other
+// tasks.
 TextWriter& TextWriterOf(linnet_engine* engine) {
   linnet_engine& given = Given(engine, "the engine");
   if (!given.text) given.text.emplace(given.engine);
@@ -71,7 +72,7 @@ CoupletWriter& CoupletWriterOf(linnet_engine* engine) {
   return *given.couplets;
 }
 
-// Sum of -log p of the tokens at index `first` and later.
+// Returns the sum of -log p over the tokens at index `first` and later.
 double Nats(Engine& engine, std::span<const int32_t> tokens, size_t first) {
   const ModelSpec& spec = engine.model().spec();
   if (spec.logistics() || spec.ReadsFrames()) {
@@ -79,7 +80,7 @@ double Nats(Engine& engine, std::span<const int32_t> tokens, size_t first) {
                      "', which gives no probabilities of tokens");
   }
   if (first == 0) throw InputError("the first token has no probability; count from index 1");
-  for (const int32_t token : tokens) {  // the engine would not check the last one
+  for (const int32_t token : tokens) {  // the engine does not read the last one
     if (token < 0 || token >= spec.OutputSize()) {
       throw InputError(engine.model().path(), ": token ", token, " is outside its vocabulary 0 .. ",
                        spec.OutputSize() - 1);

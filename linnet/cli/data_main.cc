@@ -1,5 +1,5 @@
-// linnet-data: downloads data sets. `linnet data` runs it. A separate program, so that linnet does
-// not link libcurl.
+// linnet-data: downloads data sets. `linnet data` runs it. It is a separate program, so that linnet
+// does not link libcurl.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -50,9 +50,9 @@ struct DataCommand {
 // The progress line of a download: "3.1 MB of 9.91 MB, 1.2 MB/s, 6s left".
 class Rate {
  public:
-  // Returns "" in the first second: short work needs no progress.
+  // Returns the line; "" in the first second, since short work needs no progress.
   std::string Line(uint64_t done, uint64_t total) {
-    // A download may be resumed in the middle or restarted.
+    // Measures from here, since a download may resume in the middle or restart.
     if (first_ == kNone || done < first_) {
       first_ = done;
       start_ = Clock::now();
@@ -89,7 +89,8 @@ DownloadOutcome Fetch(const DataCommand& command, const RemoteFile& file) {
                   {.stop = cli::StopAsked, .progress = show, .failed = failed});
 }
 
-// Unpacks the set's archive beside it, and returns the number of files.
+// Unpacks the data set's archive into the archive's folder. Returns the number of files. Throws
+// InputError if the file with a known checksum is missing or differs.
 size_t Unpack(const DataCommand& command) {
   const DownloadableSet& set = *command.set;
   const std::string path = (std::filesystem::path(command.to) / set.files[0].name).string();

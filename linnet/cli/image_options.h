@@ -59,17 +59,17 @@ struct DrawerOptions {
 // Opens an image model. On a GPU, this allocates the memory for a whole batch.
 Drawer OpenDrawer(const std::string& path, const DrawerOptions& options);
 
-// Fails early: throws if a sheet of `count` images would be too large for a PNG, or if the output
-// file cannot be written or is the model file itself.
+// Checks the output before any image is drawn. Throws if a sheet of `count` images would be too
+// large for a PNG, or if the output file is not a .png, cannot be written, or is the model itself.
 void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, int columns,
                 const DrawingOptions& options);
 
-// Prints a summary of the sampling, as one line or as JSON that begins with `record`.
+// Prints a summary of the sampling: one line, or JSON that begins with the fields of `record`.
 void PrintDrawn(nlohmann::ordered_json record, const std::string& what, size_t count,
                 double seconds, const std::string& file, const Drawer& drawer,
                 const DrawingOptions& options, bool json);
 
-// Writes raw pixels [count, height, width, channels] as one PNG, row by row.
+// Writes raw pixels [count, height, width, channels] as one PNG, with `columns` images in a row.
 void WriteSheet(const ModelSpec& spec, std::span<const uint8_t> pixels, int columns,
                 const DrawingOptions& options);
 

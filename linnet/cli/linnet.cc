@@ -1,5 +1,5 @@
-// linnet: runs linear-attention transformers as RNNs. Free of libtorch, libcurl and Cairo: verbs
-// that need them live in separate programs, which replace this one (sibling.h).
+// linnet: the command-line program. It does not link heavy libraries such as libtorch, libcurl or
+// Cairo. A verb that needs one replaces this process by a separate program (sibling.h).
 #include <CLI/CLI.hpp>
 #include <string_view>
 #include <vector>
@@ -10,7 +10,7 @@
 
 namespace {
 
-// `linnet help VERB` is `linnet VERB --help`.
+// Turns `linnet help VERB` into `linnet VERB --help`. A null pointer ends the result.
 std::vector<char*> WithHelpAsFlag(int argc, char** argv) {
   static char flag[] = "--help";
   std::vector<char*> arguments(argv, argv + argc);

@@ -31,7 +31,7 @@ struct Options {
   plot::CurveOptions curves;
 };
 
-// Parses a value of the x axis: a step, or a time with its unit. Empty text gives nullopt.
+// Parses a value of the x axis: a step or, if `time`, a time with its unit. Returns nullopt for "".
 std::optional<double> ParsePlace(const std::string& text, bool time) {
   if (text.empty()) return std::nullopt;
   if (time) return ParseSeconds(text);
@@ -60,7 +60,7 @@ void PrintList(const std::vector<RunLog>& runs, bool json) {
   if (json) std::cout << list.dump(2, ' ', false, ordered_json::error_handler_t::replace) << "\n";
 }
 
-// Replaces each folder that has no metrics.jsonl by the runs in it, sorted by name.
+// Replaces each folder without a metrics.jsonl of its own by the runs in it, sorted by name.
 std::vector<std::string> ExpandFolders(const std::vector<std::string>& paths) {
   std::vector<std::string> runs;
   std::error_code error;

@@ -4,7 +4,7 @@
 
 int main(int argc, char** argv) {
   using namespace linnet::cli;
-  // Messages name the program that the user called.
+  // Messages begin with "linnet", the program that the user called.
   CLI::App app("Serve models over HTTP", "linnet");
   SetUp(app);
   AddServeVerb(app);

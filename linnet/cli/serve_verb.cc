@@ -37,8 +37,8 @@ struct Options {
   bool quiet = false;
 };
 
-// The API key in `text`, without white space around it: HTTP strips white space around a header
-// value, so a key with it would never match. `where` is for error messages.
+// Returns the API key in `text` without the white space around it. HTTP strips white space around a
+// header value, so a key with such white space would never match. `where` is for error messages.
 std::string CheckedKey(const std::string& text, const std::string& where) {
   const size_t begin = text.find_first_not_of(" \t\r\n"), end = text.find_last_not_of(" \t\r\n");
   if (begin == text.npos) throw InputError(where, ": contains no key");
@@ -67,7 +67,8 @@ bool CanServe(const std::string& name) {
   return task && task->endpoint;
 }
 
-// Throws InputError unless the name is plain, since names appear in metrics and in messages.
+// Throws InputError unless the name consists of letters, digits, '.', '_' and '-', since names
+// appear in metrics and in messages.
 void CheckName(const std::string& path, const std::string& name) {
   const auto plain = [](unsigned char c) {
     return std::isalnum(c) || c == '.' || c == '_' || c == '-';
@@ -109,7 +110,7 @@ sigset_t BlockSignals() {
   return signals;
 }
 
-// Splits NAME=PATH. A path alone names the model after its file or run folder.
+// Splits NAME=PATH. Without NAME, the model is named after its file or run folder.
 std::pair<std::string, std::string> NameAndPath(const std::string& given) {
   std::error_code error;
   const size_t equals = given.find('=');
@@ -158,7 +159,7 @@ std::string Describe(const std::vector<server::Served>& models) {
   return list;
 }
 
-// The first signal drains the server, a second one ends the program at once.
+// Runs the server. The first signal drains it; a second signal ends the program at once.
 void RunUntilSignal(server::Server& server, const sigset_t& signals, double grace) {
   std::atomic<bool> ended{false};
   std::thread draining;
@@ -180,7 +181,8 @@ void RunUntilSignal(server::Server& server, const sigset_t& signals, double grac
   if (draining.joinable()) draining.join();
 }
 
-// Each connection needs a descriptor, and many systems allow 1,024 unless a program asks for more.
+// Raises the limit of open descriptors. Each connection needs one, and many systems allow only
+// 1,024 unless a program asks for more.
 void AllowDescriptors(size_t connections) {
   constexpr rlim_t kOthers = 256;
   rlimit limit{};
@@ -268,7 +270,7 @@ SIGTERM stops the server after the running requests. With LINNET_API_KEY in the 
   AddOption(verb, "--queue", options->batcher.queue, "N",
             "Waiting sequences per model; further requests get status 429", Between(0, 1e6));
   AddOption(verb, "--snapshots", options->snapshots_mb, "MB",
-            "Memory for snapshots, per model; 0: no snapshots", Between(0, 1e7));
+            "Memory for snapshots, per model; 0: none in memory", Between(0, 1e7));
   verb->add_option("--snapshot-folder", options->batcher.snapshots.folder,
                    "Folder that keeps snapshots of 128 tokens or more across restarts")
       ->type_name("DIR");

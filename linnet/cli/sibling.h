@@ -1,5 +1,5 @@
 // Verbs that need heavy libraries live in separate programs, so that `linnet` stays small and
-// starts at once. `linnet train` replaces its process by linnet-train (exec).
+// starts at once. For example, `linnet train` replaces its own process by linnet-train (exec).
 //
 //   AddSiblingVerb(app, "train", "Train a model", kTrainProgram);
 #ifndef LINNET_CLI_SIBLING_H_
@@ -42,8 +42,8 @@ inline constexpr Sibling kTrainProgram = {"linnet-train", "LINNET_TRAIN", "libto
 void AddSiblingVerb(CLI::App& app, const std::string& name, const std::string& summary,
                     const Sibling& sibling);
 
-// Replaces this process by the sibling, with these arguments. Throws InputError as above, or
-// RuntimeError if the program exists but cannot be started.
+// Replaces this process by the sibling, with these arguments. Throws InputError if the program is
+// not found, RuntimeError if it exists but cannot be started.
 [[noreturn]] void Become(const Sibling& sibling, const std::vector<std::string>& arguments);
 
 }  // namespace linnet::cli

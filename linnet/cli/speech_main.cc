@@ -5,7 +5,7 @@
 
 int main(int argc, char** argv) {
   using namespace linnet::cli;
-  // Messages name the program that the user called.
+  // Messages begin with "linnet", the program that the user called.
   CLI::App app("Transcribe recordings to phones, and evaluate speech models", "linnet");
   SetUp(app);
   AddSpeechTranscribe(app);

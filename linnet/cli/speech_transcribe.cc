@@ -1,4 +1,4 @@
-// linnet transcribe: phones and their times, from recordings or from a live stream.
+// linnet transcribe: prints the phones of recordings or of a live stream, with their times.
 #include <unistd.h>
 
 #include <cstdio>
@@ -125,7 +125,7 @@ void AsItArrives(const TranscribeArguments& options, const std::shared_ptr<const
         }
         if (!phones.empty()) std::cout << std::flush;
       };
-      // A tenth of a second: a delay that a listener does not notice.
+      // Reads a tenth of a second at a time, a delay that a listener does not notice.
       std::vector<float> piece(static_cast<size_t>(model->spec().speech()->sample_rate / 10));
       SoundCheck check;
       while (const size_t count = reader.Read(piece)) {

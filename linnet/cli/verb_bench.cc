@@ -21,7 +21,8 @@ void AddBench(CLI::App& app) {
   add(kBenchProgram, "generate",
       "Time the generation of images, sampling included, by batch size and precision");
   add(kBenchProgram, "prefix", "Time a long prefix in one call and in single steps");
-  add(kBenchProgram, "stream", "Measure the accuracy of sums over a long stream");
+  add(kBenchProgram, "stream",
+      "Measure the rounding errors of a recurrent state over a long stream");
   add(kBenchProgram, "causal-linear", "Time the kernel of causal linear attention");
   add(kBenchProgram, "scan", "Time the kernel of gated recurrences");
   add(kBenchProgram, "serve",

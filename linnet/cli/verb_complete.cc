@@ -72,8 +72,8 @@ void Run(CompleteArguments& options) {
   const size_t known =
       static_cast<size_t>(rows) * bytes / static_cast<size_t>(spec.image()->height);
 
-  // The sheet has one column per image, from top to bottom: the given part, the completions, the
-  // original.
+  // The sheet has one column per image. From top to bottom, a column shows the given part, the
+  // completions and the original.
   std::vector<uint8_t> sheet = originals;
   for (size_t i = 0; i < options.count; ++i) {
     std::fill_n(sheet.begin() + static_cast<ptrdiff_t>(i * bytes + known), bytes - known, kUnknown);

@@ -89,7 +89,7 @@ Traditional characters that the model does not know are read in their simplified
   AddOption(verb, "-n,--count", options->how.candidates, "N", "Number of candidates",
             Between(1, 1000));
   AddOption(verb, "--beam", options->how.beam, "N",
-            "Beam size of the search (1: greedy); also the most candidates that it finds",
+            "Beam size of the search (1: greedy); also the maximum number of candidates",
             Between(1, 1000));
   verb->add_flag("--draw", options->draw,
                  "Sample candidates instead of searching for the most likely");

@@ -26,7 +26,7 @@ struct EvalArguments : EvalOptions {
   int beam = 1;
 };
 
-// Speech models: replaces this process by linnet-speech, with the same options.
+// Evaluates a speech model: replaces this process by linnet-speech, with the same options.
 [[noreturn]] void EvalSpeech(const EvalArguments& options, const CLI::App& verb) {
   for (const char* flag : {"--show", "--seed", "--dataset", "--batch"}) {
     if (verb.count(flag) == 0) continue;

@@ -1,5 +1,5 @@
-// linnet export: writes a model for Python, under fast-transformers' or flash-linear-attention's
-// names, or a smaller one for the engine.
+// linnet export: writes a model for Python, with the tensor names of fast-transformers or
+// flash-linear-attention, or a smaller model for linnet.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -62,7 +62,7 @@ std::vector<std::string> BeyondFastTransformers(const ModelSpec& spec) {
   return beyond;
 }
 
-// Writes a model for linnet itself at a lower precision.
+// Writes a model for linnet itself, with its matrices in the precision of --precision.
 void WriteSmaller(const Checkpoint& checkpoint, const ExportArguments& options) {
   WriteNarrowed(checkpoint, *options.precision, options.out);
   const auto bytes = std::filesystem::file_size(options.out);
@@ -113,8 +113,7 @@ void Run(const ExportArguments& options) {
   const ModelSpec& spec = checkpoint.spec();
   if (spec.input.stem.channels > 0) {
     throw InputError(options.model,
-                     ": it has a stem, which fast-transformers has not; only --precision can "
-                     "export it");
+                     ": has a stem, which fast-transformers lacks; export it with --precision");
   }
 
   PyTorchWriter pytorch;

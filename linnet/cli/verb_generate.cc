@@ -1,4 +1,4 @@
-// linnet generate: prints text from a language model while it is generated.
+// linnet generate: prints the text of a language model while the model generates it.
 #include <iostream>
 #include <iterator>
 
@@ -38,7 +38,8 @@ const char* Name(TextEnd end) {
   return "";
 }
 
-// Resolves --prompt: a text, @FILE or - (standard input).
+// Returns the prompt that --prompt gives: the text itself, the content of FILE for @FILE, or
+// standard input for "-".
 std::string PromptOf(const std::string& given) {
   constexpr size_t kLimit = size_t{1} << 30;
   if (given == "-") {
@@ -98,7 +99,8 @@ void AddGenerate(CLI::App& app) {
       "Beginning of the text; @FILE: the content of FILE; -: standard input; without: nothing");
   AddOption(verb, "-n,--max-tokens", options->how.tokens, "N", "Maximum number of tokens to write",
             Between(1, 1e9));
-  AddOption(verb, "--symbols", options->how.tokens, "N", "", Between(1, 1e9))->group("");  // 0.1
+  // The name of --max-tokens in version 0.1.
+  AddOption(verb, "--symbols", options->how.tokens, "N", "", Between(1, 1e9))->group("");
   AddChoiceOptions(verb, options->how.choice, options->seed, "");
   verb->add_option("--stop", options->how.stop, "Stop before this text; may be repeated")
       ->type_name("TEXT")

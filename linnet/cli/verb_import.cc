@@ -48,7 +48,7 @@ struct ImportArguments {
   bool json = false;
 };
 
-// An opened file of either format, and its spec, if linnet export wrote one into it.
+// An opened .pth or .safetensors file, and the spec that linnet export wrote into it, if any.
 struct Source {
   std::optional<PyTorchFile> pytorch;
   std::optional<SafetensorsFile> safetensors;
@@ -59,8 +59,8 @@ struct Source {
   }
 };
 
-// Decides by the content. If the content has neither format, decides by the extension; the reader
-// of that format then reports the error.
+// Decides by the content. If the content is neither safetensors nor a zip archive (.pth), decides
+// by the extension, and the reader of that format reports the error.
 bool IsSafetensors(const std::string& path) {
   const MappedFile file(path);
   const std::span<const std::byte> bytes = file.bytes();
@@ -101,7 +101,8 @@ Source OpenSource(const ImportArguments& options) {
   return source;
 }
 
-// Sets the distribution of an image's first byte and returns its origin; "" if not an image model.
+// Sets the distribution of an image's first byte. Returns a description of where the distribution
+// comes from, or "" if the model is not an image model.
 std::string FirstValue(const ImportArguments& options, ReferenceModel& model) {
   const ModelSpec& spec = model.spec();
   if (options.data.empty() && !options.dataset.empty()) {
@@ -194,8 +195,8 @@ std::string Dumped(const nlohmann::ordered_json& record) {
   return record.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-// Reports the import of a language model that describes itself: a folder, or an RWKV file. `from`:
-// additional fields of the JSON record.
+// Reports the import of a language model whose files describe it: a folder, or an RWKV file. `from`
+// has additional fields for the JSON record.
 void PrintLanguageModel(const ImportArguments& options, const ModelSpec& spec, Precision precision,
                         const nlohmann::ordered_json& from) {
   if (options.json) {
@@ -216,7 +217,7 @@ void PrintLanguageModel(const ImportArguments& options, const ModelSpec& spec, P
 
 // Imports an RWKV model. Its tensors determine everything but the context length.
 void RunRwkv(const ImportArguments& options, const Source& source) {
-  int context = 4096;  // of the published models
+  int context = 4096;  // the context of the published models
   for (const CLI::Option* option : options.about_model) {
     if (option->count() == 0) continue;
     if (option->get_name() != "--context") {

@@ -25,12 +25,13 @@ struct InfoArguments {
   bool json = false, mixers = false;
 };
 
-// Limits on the training record in a model file; linnet writes shorter and shallower ones.
+// Limits on the training record in a model file: its bytes and its levels of nesting. Records that
+// linnet writes stay below both.
 constexpr size_t kMaxTraining = 64 << 10;
 constexpr int kMaxDepth = 16;
 
-// A JSON value as text. Escapes remain, so that a hostile text cannot steer the terminal; strings
-// without escapes lose their quotes.
+// Returns a JSON value as text. JSON escapes stay, so that a hostile string cannot send control
+// characters to the terminal. A string without escapes loses its quotes.
 std::string Shown(const ordered_json& value) {
   if (value.is_number_float()) return StrCat(value.get<double>());
   const std::string text = EscapeControls(value.dump());
@@ -59,7 +60,7 @@ ordered_json ParseTraining(const std::string& text, std::string& fault) {
   return nullptr;
 }
 
-// Bytes per sequence; null if the runtime keeps no state.
+// Returns the bytes of a sequence's state, or null if the runtime keeps no state.
 ordered_json StateBytesOf(const ModelSpec& spec, Precision precision) {
   if (StateKindOf(spec) == StateKind::kNone) return nullptr;
   return StateBytes(spec, precision);

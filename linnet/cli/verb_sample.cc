@@ -17,7 +17,7 @@ namespace {
 struct SampleArguments {
   std::string model;
   size_t count = 16;
-  int columns = 0;  // 0: makes the sheet about square
+  int columns = 0;  // images in a row; 0: about as many as rows
   DrawingOptions drawing;
   std::optional<Precision> precision;
   int threads = 0;

@@ -28,7 +28,7 @@ CLI::App* AddVerb(CLI::App& app, const std::string& name, const std::string& sum
 }
 
 CLI::Validator Between(double low, double high) {
-  // CLI::Range accepts "nan".
+  // Not CLI::Range, which accepts "nan".
   const auto check = [low, high](std::string& text) -> std::string {
     double value = 0;
     if (!CLI::detail::lexical_cast(text, value)) return "'" + text + "' is not a number";

@@ -1,7 +1,7 @@
 // The verbs of the linnet program, and their shared helpers.
 //
-// Verb NAME is implemented in verb_NAME.cc. Its AddNAME() adds a subcommand: options, help, and a
-// callback that does the work. It is declared here and listed in linnet.cc.
+// Verb NAME is implemented in verb_NAME.cc: AddNAME() adds a subcommand with options, help, and a
+// callback that does the work. AddNAME() is declared here and called in linnet.cc.
 //
 //   void AddEcho(CLI::App& app) {
 //     CLI::App* verb = AddVerb(app, "echo", "Say it again", "", "  linnet echo hello\n");
@@ -44,13 +44,13 @@ void AddSample(CLI::App& app);
 CLI::App* AddVerb(CLI::App& app, const std::string& name, const std::string& summary,
                   const std::string& notes, const std::string& examples);
 
-// Checks that a number lies in [low, high]. --help does not show the range.
+// Returns a check that a number lies in [low, high]. --help does not show the range.
 CLI::Validator Between(double low, double high);
 
 // Options shared by several verbs.
 CLI::Option* AddModelArgument(CLI::App* verb, std::string& path);
 void AddPrecisionOption(CLI::App* verb, std::optional<Precision>& precision);
-// Temperature, top-k, top-p and seed; `when` is appended to each help text.
+// Adds the options for temperature, top-k, top-p and seed; `when` is appended to each help text.
 void AddChoiceOptions(CLI::App* verb, ChoiceOptions& choice, std::optional<uint64_t>& seed,
                       const std::string& when);
 void AddSeedOption(CLI::App* verb, std::optional<uint64_t>& seed, const std::string& when = "");
@@ -75,18 +75,18 @@ CLI::Option* AddEnumOption(CLI::App* verb, const std::string& flag, Enum& value,
       ->default_str(NameOf(value));
 }
 
-// A spec for --json. A tokenizer, which may have megabytes, is replaced by its size.
+// Returns a spec for --json. Its tokenizer, which may have megabytes, is replaced by the size.
 nlohmann::ordered_json SpecJson(const ModelSpec& spec);
 
-// Opens a model. Throws an InputError that names `verb` if the model is of another task.
+// Opens a model. Throws an InputError that names `verb` if the model's task is not `task`.
 std::shared_ptr<const Model> OpenModel(const std::string& path, const Task& task,
                                        const std::string& verb, const ModelOptions& options = {});
 
-// Fails early, before minutes of work: throws the error that writing `path` would throw. Leaves no
-// file behind.
+// Checks, before minutes of work, that `path` can be written: throws the error that writing it
+// would throw. Leaves no file behind.
 void CheckWritable(const std::string& path);
 
-// The model's attention kind and its parameters.
+// Describes the kinds of attention in the model, with their parameters.
 std::string DescribeAttention(const ModelSpec& spec);
 
 // Prints one JSON value on stdout.

@@ -87,7 +87,7 @@ class PartFile {
   }
 
  private:
-  // Opens and locks the file. Returns false if the path names another file by now: open it again.
+  // Opens and locks the file. Returns false if the path names another file now: try again.
   bool Open() {
     file_.fd = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (file_.fd < 0) {
@@ -170,8 +170,8 @@ enum class Ending { kRight, kStopped, kFailed };
 struct Attempt {
   Ending ending;
   std::string reason;  // of a failure
-  // The bytes from before this attempt may have caused the failure: the server is at fault only if
-  // a request of the whole file fails too.
+  // Whether wrong bytes in the partial file, from before this attempt, may have caused the failure.
+  // The server is at fault only if a request of the whole file fails too.
   bool part_in_doubt = false;
 };
 

@@ -1,5 +1,5 @@
-// Reliable downloads: mirrors tried in order, checksums, resumed partial files. A file ends up
-// correct or not at all.
+// Downloads files reliably: tries mirrors in order, resumes partial files, and gives a file its
+// final name only after its size and checksum are verified.
 //
 //   const RemoteFile file = {"a.gz", 1000, "9f86d081..."};
 //   Download(file, "data", {.mirrors = {"https://host/folder/"}}, {});     // data/a.gz
@@ -26,7 +26,7 @@ struct RemoteFile {
 
 struct DownloadOptions {
   std::vector<std::string> mirrors;  // URLs of folders, http or https, in order of preference
-  bool force = false;                // replace a different file of that name
+  bool force = false;                // replace an existing file that has another checksum
   int connect_seconds = 20;          // as in HttpRequest
   int stall_seconds = 30;
 };
@@ -35,7 +35,8 @@ struct DownloadHooks {
   std::function<bool()> stop = nullptr;  // polled often; true: keep the partial file and return
   // In bytes; total is 0 if neither RemoteFile::size nor the server gives it.
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;
-  std::function<void(const std::string& line)> failed = nullptr;  // failed mirror: URL and reason
+  // Called after each mirror that failed, with its URL and the reason in one line.
+  std::function<void(const std::string& line)> failed = nullptr;
 };
 
 enum class DownloadOutcome {

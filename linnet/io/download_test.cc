@@ -35,7 +35,7 @@ struct Request {
   bool range = false;  // whether a range was requested
 };
 
-// Bytes to send before closing the connection; with `stall` the connection stays open.
+// A reply's bytes. After them the server closes the connection, or with `stall` leaves it open.
 struct Reply {
   std::string bytes;
   bool stall = false;
@@ -66,7 +66,7 @@ class HttpServer {
   }
 
   const std::string& url() const { return url_; }
-  // "/a", "/a from 7", in order of arrival.
+  // The requests in order of arrival: "/a", "/a from 7".
   std::vector<std::string> requests() {
     const std::lock_guard lock(mutex_);
     return requests_;
@@ -156,7 +156,7 @@ class DownloadTest : public ::testing::Test {
 
   void WritePart(const std::string& bytes) { WriteFileAtomically(dir_ / "a.gz.part", bytes); }
   std::string Part() { return ReadFile(dir_ / "a.gz.part"); }
-  // The file is complete, and the only one in the folder.
+  // Expects that the file is complete, and the only one in the folder.
   void ExpectRight() {
     EXPECT_TRUE(ReadFile(dir_ / "a.gz") == content_);
     EXPECT_EQ(dir_.Entries(), 1);

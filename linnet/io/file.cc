@@ -29,8 +29,8 @@ struct Descriptor {
   int fd;
 };
 
-// Opens for reading; `info` receives the fstat result. With O_NONBLOCK, opening a pipe does not
-// wait for a writer.
+// Opens a file for reading; `info` receives the fstat result. With O_NONBLOCK in `flags`, opening a
+// pipe does not wait for a writer.
 int OpenForReading(const std::string& path, struct stat& info, int flags = 0) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
   if (fd < 0) {

@@ -38,8 +38,8 @@ class MappedFile {
 // larger than max_bytes.
 std::string ReadFile(const std::string& path, size_t max_bytes = size_t{1} << 30);
 
-// Reads a whole regular file from a folder that others may write to. Throws InputError if the path
-// is a link, a pipe or a device, is unreadable, or is larger than max_bytes.
+// Reads a whole regular file from a folder that other users can write to. Throws InputError if the
+// path is a link, a pipe or a device, is unreadable, or is larger than max_bytes.
 std::string ReadRegularFile(const std::string& path, size_t max_bytes);
 
 // Replaces `path` atomically: Write() fills PATH.tmp.<pid>, Commit() renames it. Without Commit()
@@ -58,10 +58,10 @@ class AtomicFile {
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
 
-  // Unbuffered: gather small pieces first. Throws RuntimeError (disk full, ...).
+  // Not buffered, so write large blocks. Throws RuntimeError (disk full, ...).
   void Write(const void* data, size_t size);
 
-  // fsync, rename, fsync of the folder. Throws RuntimeError.
+  // Syncs the file to the disk, renames it and syncs the folder. Throws RuntimeError on failure.
   void Commit();
 
  private:
@@ -75,7 +75,7 @@ class AtomicFile {
   uint64_t written_ = 0;
 };
 
-// Creates a folder and the folders above it. Throws InputError.
+// Creates a folder and the folders above it. Throws InputError if that fails.
 void MakeFolder(const std::string& path);
 
 // Checks, before long work, that files can be written into the folder, which need not exist yet.
@@ -86,7 +86,7 @@ void CheckWritableFolder(const std::string& path);
 // committed. For the handler of a signal that ends the process; async-signal-safe.
 void RemoveTemporaryFiles() noexcept;
 
-// AtomicFile in one call.
+// Replaces `path` by a file with these contents (see AtomicFile, also for the errors).
 void WriteFileAtomically(const std::string& path, std::span<const std::byte> bytes);
 void WriteFileAtomically(const std::string& path, std::string_view text);
 

@@ -19,7 +19,7 @@ namespace {
 constexpr long kSlowBytesPerSecond = 100;
 constexpr long kMaxRedirects = 10;
 
-// The first byte of "Content-Range: bytes 1000-1999/2000", or -1.
+// The first offset in a header "Content-Range: bytes 1000-1999/2000": 1000; -1 for other headers.
 int64_t RangeBegin(std::string_view header) {
   constexpr std::string_view kName = "content-range:";
   if (header.size() < kName.size() || strncasecmp(header.data(), kName.data(), kName.size()) != 0) {
@@ -42,7 +42,7 @@ struct Transfer {
   bool begun = false, ended_by_sink = false;
   std::exception_ptr thrown = nullptr;
 
-  // Checks the status and the range, then calls sink.Begin(); false ends the transfer.
+  // Checks the status and the range, then calls sink.Begin(). Returns false to end the transfer.
   bool Begin() {
     long status = 0;
     curl_off_t length = -1;
@@ -137,7 +137,7 @@ HttpResult HttpGet(const HttpRequest& request, HttpSink& sink) {
   if (transfer.thrown) std::rethrow_exception(transfer.thrown);
   if (transfer.ended_by_sink || !result.error.empty()) return result;
   if (code == CURLE_OK) {
-    // Of a response without a body, status and range have not been checked yet.
+    // If the response has no body, nothing has called Begin() yet to check status and range.
     result.complete = transfer.begun || transfer.Begin();
     return result;
   }

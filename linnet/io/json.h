@@ -17,19 +17,19 @@ namespace linnet {
 // Parses `text`. On a fault (invalid JSON, a key twice in one object, nesting deeper than
 // `max_depth`) describes it in `fault` ("is not valid JSON") and returns null; else clears `fault`.
 nlohmann::json ParseJson(std::string_view text, int max_depth, std::string& fault);
-// The same, with keys in the order of the text. Only for short texts: the time is quadratic in the
-// number of an object's keys.
+// Like ParseJson(), but keeps an object's keys in the order of the text. Only for short texts: the
+// time is quadratic in the number of an object's keys.
 nlohmann::ordered_json ParseOrderedJson(std::string_view text, int max_depth, std::string& fault);
 
-// Text from a file, for a message: truncated to 80 bytes, with '?' for each control character.
+// Shortens text from a file for a message: at most 80 bytes, with '?' for each control character.
 std::string Brief(std::string_view text);
-// A name from a file, for a message: the same in quotes.
+// Brief(name) in single quotes.
 std::string Quote(std::string_view name);
-// The first ten names, quoted, and the number of the others.
+// The first ten names, each as by Quote(), and the number of further names.
 std::string QuoteAll(const std::vector<std::string>& names);
 
-// The same JSON, with the control characters that JSON allows unescaped (DEL and U+0080 to U+009F)
-// escaped, because a terminal may execute them.
+// Escapes the control characters DEL and U+0080 to U+009F in a JSON text. JSON allows them
+// unescaped, but a terminal may execute them.
 std::string EscapeControls(std::string_view json);
 
 }  // namespace linnet

@@ -14,8 +14,8 @@ namespace {
 // pickle can create a value that takes about 100 bytes of memory.
 constexpr size_t kMaxBytes = size_t{4} << 20;
 constexpr size_t kMaxRank = 16;
-// Minimum size of a pickle per tensor, in bytes; torch.save writes more. Otherwise a malicious
-// pickle could create a tensor of kMaxRank dimensions with every 5 bytes.
+// A pickle must have at least this many bytes per tensor; torch.save writes more. Without the limit
+// a malicious pickle could create a tensor of kMaxRank dimensions with every 5 bytes.
 constexpr size_t kMinTensorBytes = 32;
 constexpr size_t kMaxGlobalName = 256;
 constexpr int kMinProtocol = 2, kMaxProtocol = 5;
@@ -122,7 +122,7 @@ class Pickle::Machine {
  public:
   Machine(Pickle& pickle, std::string_view text, const std::string& where)
       : p_(pickle), text_(text), where_(where) {
-    // Each constant exists once, so that the instructions for them allocate no value.
+    // None, False, True and () exist once, so that the instructions for them allocate no value.
     for (const Value& value : {Value{Kind::kNone, 0, 0}, Value{Kind::kBool, 0, 0},
                                Value{Kind::kBool, 0, 1}, Value{Kind::kTuple, 0, 0}}) {
       p_.values_.push_back(value);
@@ -172,7 +172,7 @@ class Pickle::Machine {
     }
     return value;
   }
-  // Little-endian two's complement of at most 8 bytes.
+  // Reads a little-endian two's-complement integer of at most 8 bytes.
   int64_t Signed(size_t bytes) {
     if (bytes == 0) return 0;
     const uint64_t value = Unsigned(bytes);
@@ -317,7 +317,8 @@ class Pickle::Machine {
     }
   }
 
-  // storage, storage_offset, size, stride, requires_grad, backward_hooks, metadata
+  // The arguments are storage, storage_offset, size, stride, requires_grad, backward_hooks and, in
+  // newer files, metadata.
   void PushTensor(std::span<const PickleRef> arguments) {
     if (arguments.size() < 6 || arguments.size() > 7) {
       throw Malformed("makes a tensor of ", arguments.size(), " arguments");
@@ -358,7 +359,9 @@ class Pickle::Machine {
   }
 
   void CheckExtent(const PickledTensor& tensor) const {
-    const auto wrong = [&] { return Malformed("has a tensor that leaves its storage"); };
+    const auto wrong = [&] {
+      return Malformed("has a tensor that has a tensor that extends beyond its storage");
+    };
     int64_t numel = 1, last = tensor.offset;  // last: the largest index in the storage
     bool empty = false;
     for (size_t i = 0; i < tensor.shape.size(); ++i) {
@@ -378,7 +381,7 @@ class Pickle::Machine {
     if (last >= p_.storages_[tensor.storage].numel) throw wrong();
   }
 
-  // ('storage', type, key, location, numel)
+  // Pops a storage's persistent id: ('storage', type, key, location, numel).
   void PushStorage() {
     const std::span<const PickleRef> id = Tuple(Pop(), "a storage");
     if (id.size() != 5 || String(id[0], "the kind of a storage") != "storage") {
@@ -469,7 +472,7 @@ class Pickle::Machine {
     return true;
   }
 
-  // Tuples, lists and dicts.
+  // Runs the instructions for tuples, lists and dicts.
   bool BuildContainer(uint8_t code) {
     switch (code) {
       case ')':  // EMPTY_TUPLE
@@ -514,7 +517,7 @@ class Pickle::Machine {
     return true;
   }
 
-  // The memo: numbered values that later instructions refer to.
+  // Runs the instructions for the memo: numbered values that later instructions refer to.
   bool UseMemo(uint8_t code) {
     switch (code) {
       case 'q':  // BINPUT
@@ -538,7 +541,7 @@ class Pickle::Machine {
     return true;
   }
 
-  // The classes and functions that a state_dict needs, calls of them, and storages.
+  // Runs the instructions for classes and functions that a state_dict needs, and for storages.
   bool UseClass(uint8_t code) {
     switch (code) {
       case 'c': {  // GLOBAL
@@ -557,7 +560,7 @@ class Pickle::Machine {
       case 'Q':  // BINPERSID
         PushStorage();
         break;
-      case 'b':  // BUILD: ignores a dict's attributes (a state_dict's _metadata): no tensors there
+      case 'b':  // BUILD: ignores the attributes of a dict (_metadata), which hold no tensors
         Pop();
         if (Get(Top()).kind != Kind::kDict) {
           throw Bad("its pickle sets attributes of an object", kSaveAgain);

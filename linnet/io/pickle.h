@@ -43,8 +43,8 @@ class Pickle {
   Pickle(std::string_view text, const std::string& where);
 
   PickleRef root() const { return root_; }
-  // A dict's alternating keys and values, a string, or a tensor's index in tensors(); nullptr if
-  // the value is of another kind.
+  // DictOf() returns a dict's keys and values in turn, StringOf() a string, TensorOf() a tensor's
+  // index in tensors(). They return nullptr if the value is of another kind.
   const std::vector<PickleRef>* DictOf(PickleRef value) const;
   const std::string_view* StringOf(PickleRef value) const;
   const uint32_t* TensorOf(PickleRef value) const;

@@ -16,7 +16,7 @@ namespace {
 // The limit of an image's size: far above any contact sheet, far below a harmful allocation.
 constexpr uint64_t kMaxImageBytes = uint64_t{1} << 28;
 
-// The bytes of an image of positive dimensions, or 0 if more than kMaxImageBytes.
+// The size in bytes of an image of positive dimensions; 0 if larger than kMaxImageBytes.
 uint64_t ImageBytes(uint64_t width, uint64_t height, uint64_t channels) {
   if (width > kMaxImageBytes || height > kMaxImageBytes / width / channels) return 0;
   return width * height * channels;

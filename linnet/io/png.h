@@ -19,11 +19,12 @@ struct Image {
   std::vector<uint8_t> pixels;  // [height, width, channels], top row first
 };
 
-// The bytes of a PNG file. Throws InputError, with a message that begins with `name`, if the image
-// is empty or its fields disagree.
+// The bytes of a PNG file with this image. Throws InputError, with a message that begins with
+// `name`, if the image is empty, has other channels than 1 or 3, or `pixels` has another size.
 std::string EncodePng(const Image& image, const std::string& name);
 
-// EncodePng() into a file, which is replaced atomically (see AtomicFile, also for its errors).
+// Writes EncodePng(image, path) to a file, which is replaced atomically (see AtomicFile, also for
+// its errors).
 void WritePng(const std::string& path, const Image& image);
 
 // Reads any PNG: gray and RGB unchanged, others converted (16 bits to 8, palettes to RGB,
@@ -39,11 +40,11 @@ Image Grid(std::span<const Image> images, int columns, int scale, int gap, uint8
 // Cuts a grid of scale 1 into its images, row by row; includes empty cells of the last row.
 std::vector<Image> CutGrid(const Image& grid, int image_width, int image_height, int gap);
 
-// The size of the grid that Grid() would make: across and down in images, width and height in
-// pixels. Throws like Grid().
+// The size of a grid: across and down in images, width and height in pixels.
 struct GridSize {
   size_t across = 0, down = 0, width = 0, height = 0;
 };
+// The size of the grid that Grid() would make of `count` images. Throws like Grid().
 GridSize MeasureGrid(int image_width, int image_height, int channels, size_t count, int columns,
                      int scale, int gap);
 

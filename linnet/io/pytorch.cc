@@ -87,8 +87,8 @@ class ZipReader {
 
   bool Has(const std::string& name) const { return Locate(name) >= 0; }
 
-  // Reads a whole record. Throws InputError if all records read so far are together larger than the
-  // file: then some share their data, and a small file could take a lot of memory.
+  // Reads a whole record. Throws InputError if all records read so far and this one are larger than
+  // the file: then some share their data, and a small file could take a lot of memory.
   AlignedBuffer<std::byte> Read(const std::string& name) {
     const zip_int64_t index = Locate(name);
     if (index < 0) {
@@ -159,7 +159,7 @@ InputError NoZip(std::span<const std::byte> bytes, const std::string& path) {
                     Bytes(bytes.size()));
 }
 
-// Whether the tensor is row-major without holes, so that its data is one piece of the storage.
+// Whether the tensor is row-major without holes, so that its data is one range of the storage.
 bool IsContiguous(const PickledTensor& tensor) {
   int64_t expected = 1;
   for (size_t i = tensor.shape.size(); i-- > 0;) {
@@ -215,8 +215,8 @@ struct Search {
     const std::string above = KeyOf(candidate.parent);
     return StrCat(above, candidate.depth > 1 ? "." : "", candidate.name);
   }
-  // Whether `dict` is the dict at `index` or one that encloses it. A hostile file may have circular
-  // dicts.
+  // Whether `dict` is the dict at `index` or one that encloses it. Ends the search in a hostile
+  // file whose dicts are circular.
   bool IsAbove(PickleRef dict, size_t index) const {
     while (dicts[index].dict != dict && dicts[index].depth > 0) index = dicts[index].parent;
     return dicts[index].dict == dict;
@@ -228,8 +228,8 @@ struct Search {
   }
 };
 
-// The entries of a dict whose keys are strings: the number of tensors, and the dicts with their
-// keys (of at most kMaxKey bytes).
+// A summary of a dict's entries with string keys: the number of tensors, and the dicts (only those
+// with keys of at most kMaxKey bytes).
 struct Entries {
   size_t tensors = 0;
   std::vector<std::pair<std::string_view, PickleRef>> dicts;
@@ -250,7 +250,7 @@ Entries EntriesOf(const Pickle& pickle, PickleRef dict) {
   return result;
 }
 
-// If the file has one dict under several names, the search finds it under each of them.
+// Finds all state_dicts. A dict with several names is found under each name.
 Search FindStateDicts(const Pickle& pickle, const std::string& path) {
   Search search;
   std::map<PickleRef, Entries> known;  // a large dict may have many names
@@ -501,7 +501,7 @@ class ZipWriter {
   // Borrows `data` until Finish().
   void Add(const std::string& name, const void* data, size_t size) {
     constexpr size_t kHeader = 30, kField = 4;
-    // The fixed date 1980-01-01: the same tensors make the same file.
+    // A fixed date, 1980-01-01, so that the same tensors give the same file.
     constexpr zip_uint16_t kDosDate = 1 << 5 | 1;
     const std::string path = kFolder + name;
     zip_source_t* source = zip_source_buffer(zip_.get(), data, size, /*freep=*/0);

@@ -1,6 +1,6 @@
 // Reads and writes PyTorch's files as torch.save(model.state_dict(), FILE) writes them since
-// PyTorch 1.6: a zip archive with a pickle and a record per storage. No Python runs, and nothing
-// that a pickle names is executed (pickle.h).
+// PyTorch 1.6: a zip archive with a pickle and one record for each storage. No Python runs, and
+// nothing that a pickle names is executed (pickle.h).
 //
 //   PyTorchFile file = PyTorchFile::Open("model.pth");
 //   std::span<const float> w = file.Get("predictor.weight").f32();

@@ -244,7 +244,7 @@ TEST(PyTorch, RefusesTensorsOutsideTheirStorage) {
       Rebuild(kSix, 0, {kHuge, kHuge}, {0, 0}),
   };
   for (const std::string& value : cases) {
-    EXPECT_THAT(LoadError(Archive(Dict({{"x", value}}))), HasSubstr("leaves its storage"));
+    EXPECT_THAT(LoadError(Archive(Dict({{"x", value}}))), HasSubstr("extends beyond its storage"));
   }
   EXPECT_THAT(LoadError(Archive(Dict({{"x", Rebuild(kSix, 0, {1 << 30}, {0})}}))),
               HasSubstr("repeats a few elements"));
@@ -292,7 +292,7 @@ TEST(PyTorch, FindsTheStateDict) {
               HasSubstr("holds a dict without"));
 }
 
-// Python writes an object that occurs twice only once; the second name refers to the first one.
+// If an object occurs twice, Python writes it once, and the second occurrence refers to the first.
 TEST(PyTorch, FindsASharedStateDictUnderEachName) {
   const auto keep = [](const std::string& value, uint64_t n) { return value + "q" + Number(n, 1); };
   const auto again = [](uint64_t n) { return "h" + Number(n, 1); };
@@ -409,7 +409,7 @@ TEST(PyTorch, NamesTheTypeOfOtherFiles) {
   EXPECT_THAT(LoadError(file), HasSubstr("directory is larger than the file"));
 }
 
-// Nested dicts that share one long name.
+// A dict with 100001 empty dicts, all under the same long key.
 TEST(PyTorch, ManyDictsTakeLittleMemory) {
   std::string dicts = "}(" + Str(std::string(200, 'k')) + "q" + Number(0, 1) + "}";
   for (int i = 0; i < 100000; ++i) dicts += "h" + Number(0, 1) + "}";

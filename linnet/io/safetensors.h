@@ -103,8 +103,8 @@ class SafetensorsWriter {
   }
 
   // Replaces `path` atomically (see AtomicFile, also for its errors). Data begins at a multiple of
-  // 64 bytes and has no holes. Tensors keep the order of Add(), except that wider elements precede
-  // narrower ones, so that each tensor is aligned to its elements.
+  // 64 bytes and has no holes. Tensors of wider elements come first, so that each tensor is aligned
+  // to its element size; otherwise they keep the order of Add().
   void Write(const std::string& path) const;
   // The same bytes, passed to `write` piece by piece; `label` names the file in errors.
   void Write(const std::string& label, FunctionRef<void(std::span<const std::byte>)> write) const;

@@ -25,9 +25,9 @@ struct TarFile {
 std::vector<TarFile> ReadTar(std::span<const uint8_t> archive, const std::string& label);
 
 // Extracts the files under `root` ("an4/") to `folder`, without that prefix, and returns their
-// number; creates folders. Existing files with the same contents stay as they are, others are
-// replaced. Throws InputError, and writes nothing, if the archive is invalid or has no file under
-// `root`, or if a file name is unsafe (absolute, with "..", or ending in "/").
+// number; creates folders. Existing files are replaced if their contents differ. Throws InputError,
+// and writes nothing, if the archive is invalid or has no file under `root`, or if a file name is
+// unsafe (absolute, with "..", or ending in "/").
 size_t UnpackTar(std::span<const uint8_t> archive, const std::string& label,
                  const std::string& root, const std::string& folder);
 

@@ -57,11 +57,12 @@ inline std::string ErrorOf(FunctionRef<void()> body) {
   return "";
 }
 
-// Makes a tar archive.
+// An entry of a tar archive.
 struct TestTarEntry {
   std::string name, bytes;
   char type = '0';  // '5': a folder
 };
+// Makes a tar archive.
 inline std::string TestTar(const std::vector<TestTarEntry>& entries) {
   std::string tar;
   const auto pad = [&] { tar.resize((tar.size() + 511) / 512 * 512); };

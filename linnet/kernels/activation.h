@@ -29,14 +29,14 @@ void GatedSilu(size_t rows, size_t width, const float* x, float* out);
 // Replaces x [n] by max(x, 0)^2. NaNs stay NaNs.
 void SquaredRelu(size_t n, float* x);
 
-// Backward through act(x); x [rows, columns] is the forward's input.
+// Arguments of the backward through act(x). All arrays but column_sums are [rows, columns].
 template <typename T>  // float or BFloat16
 struct ActivationBackwardArgs {
-  const T* x = nullptr;
-  const float* grad_out = nullptr;  // [rows, columns]
+  const T* x = nullptr;             // the forward's input
+  const float* grad_out = nullptr;  // gradient of act(x)
   T* out = nullptr;                 // act(x), recomputed for the next product's weight gradient
   T* grad = nullptr;                // grad_out * act'(x); may be grad_out if T is float
-  float* column_sums = nullptr;     // [columns]: the column sums of grad are added to it
+  float* column_sums = nullptr;     // [columns]: the column sums of grad are added here
 };
 void ActivateBackward(Activation activation, size_t rows, size_t columns,
                       const ActivationBackwardArgs<float>& args);

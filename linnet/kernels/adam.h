@@ -28,8 +28,8 @@ struct AdamStep {
 void AdamUpdate(size_t n, const AdamStep& step, const float* gradient, float* p, float* m,
                 float* v);
 
-// Sum of the squares of x [n]. Runs of 1,024 elements are summed in float, their sums in double.
-// Infinite if the sum of a run overflows float.
+// Sum of the squares of x [n]. Sums each run of 1,024 elements in float, and the sums of the runs
+// in double. The result is infinite if the sum of a run overflows float.
 double SquaredNorm(size_t n, const float* x);
 
 }  // namespace linnet::kernels

@@ -1,9 +1,9 @@
 // Building blocks of the attention kernels that work on blocks of queries and keys
-// (softmax_attention-inl.h, lsh_attention-inl.h). A tile of kRows x 2 vectors of sums stays in
-// registers over the whole summed dimension. Each step adds to every row of the tile the product of
-// one element of `a`, broadcast over the lanes, and two vectors of `b` from a panel. A panel's rows
-// are kTileWidth wide and contiguous; row k of a transposed panel holds dimension k of kTileWidth
-// adjacent keys.
+// (softmax_attention-inl.h, lsh_attention-inl.h). A tile of sums, kRows rows of two vectors, stays
+// in registers over the whole summed dimension. Each step reads two vectors of `b` from a panel,
+// multiplies them for each row of the tile by one element of `a`, broadcast over the lanes, and
+// adds the products to the row. A panel's rows are kTileWidth wide and contiguous; row k of a
+// transposed panel holds dimension k of kTileWidth adjacent keys.
 // Each kernel chooses its kRows.
 #if defined(LINNET_KERNELS_ATTENTION_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_ATTENTION_TILES_INL_H_
@@ -34,9 +34,9 @@ inline constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
 constexpr size_t TileWidths(size_t n) { return RoundUp(n, kTileWidth); }
 
-// x[i] = 2^x[i] for x <= 126; 0 from -127 down; NaN for NaN. The relative error is at most about
-// 2e-7 while the result is normal. One evaluation is a long dependency chain; several side by side
-// keep the multipliers busy.
+// Replaces each x[i] <= 126 by 2^x[i]. The result is 0 for x[i] <= -127, and NaN for NaN. The
+// relative error is at most about 2e-7 while the result is normal. One evaluation is a long
+// dependency chain; several side by side keep the multipliers busy.
 template <size_t kCount>
 HWY_INLINE void Exp2(Vec (&x)[kCount]) {
   const F32 d;
@@ -48,13 +48,13 @@ HWY_INLINE void Exp2(Vec (&x)[kCount]) {
     each([&](auto i) HWY_ATTR { p[i] = hn::MulAdd(p[i], x[i], c); });
   };
   each([&](auto i) HWY_ATTR { x[i] = AtLeast(x[i], hn::Set(d, -127.0f)); });
-  // Adding 1.5 * 2^23 leaves the nearest integer in the lowest bits.
+  // Adding 1.5 * 2^23 leaves the integer nearest to x in the lowest bits of the sum.
   const Vec magic = hn::Set(d, 12582912.0f);
   each([&](auto i) HWY_ATTR { shifted[i] = hn::Add(x[i], magic); });
   each([&](auto i) HWY_ATTR { x[i] = hn::Sub(x[i], hn::Sub(shifted[i], magic)); });
-  // The minimax polynomial of degree 5 over [-1/2, 1/2] that is 1 at 0 (relative error 9.2e-8
-  // before its coefficients are rounded to float). As it is 1 at 0, adding the exponent below gives
-  // all zero bits for x = -127.
+  // p is the minimax polynomial of degree 5 for 2^x over [-1/2, 1/2] with p(0) = 1 (relative error
+  // 9.2e-8 before its coefficients are rounded to float). Because p(0) = 1, adding the exponent
+  // below gives all zero bits for x = -127.
   each([&](auto i) HWY_ATTR { p[i] = hn::Set(d, 0x1.5bba28p-10f); });
   horner(0x1.3cea9p-7f);
   horner(0x1.c6b752p-5f);
@@ -67,8 +67,8 @@ HWY_INLINE void Exp2(Vec (&x)[kCount]) {
   });
 }
 
-// sum[r] += sum_k a[r, k] b[k], kVectors vectors wide. Rows of `a` are kAcross floats apart, its
-// columns kAlong.
+// sum[r] += sum_k a[r, k] b[k]; each sum is kVectors vectors wide. Rows of `a` are kAcross floats
+// apart, and columns of `a` are kAlong floats apart.
 template <size_t kRows, size_t kVectors, size_t kAcross, size_t kAlong>
 HWY_INLINE void MulAddTile(size_t count, const float* HWY_RESTRICT a, const float* HWY_RESTRICT b,
                            Vec (&sum)[kRows * kVectors]) {
@@ -85,7 +85,7 @@ HWY_INLINE void MulAddTile(size_t count, const float* HWY_RESTRICT a, const floa
   }
 }
 
-// MulAddTile() that starts from the sums load(r, v) and passes the results to store(r, v, sum).
+// Like MulAddTile(), but starts from the sums load(r, v) and passes results to store(r, v, sum).
 template <size_t kRows, size_t kVectors, size_t kAcross, size_t kAlong, class LoadSum,
           class StoreSum>
 HWY_INLINE void SumTile(size_t count, const float* a, const float* b, LoadSum load,
@@ -100,8 +100,8 @@ HWY_INLINE void SumTile(size_t count, const float* a, const float* b, LoadSum lo
   });
 }
 
-// to[r, j] = a_r . b_j for kRows rows of `a` (in panels `a_panel` floats apart) and kVectors
-// vectors of keys from a transposed panel. Rows of `to` are kStride floats apart.
+// to[r, j] = a_r . b_j for kRows rows of `a`, whose panels are a_panel floats apart, and kVectors
+// vectors of keys from a transposed panel `b`. Rows of `to` are kStride floats apart.
 template <size_t kRows, size_t kVectors, size_t kStride>
 HWY_INLINE void DotTile(size_t dim, const float* a, size_t a_panel, const float* b,
                         float* HWY_RESTRICT to) {
@@ -121,7 +121,7 @@ HWY_INLINE void DotTile(size_t dim, const float* a, size_t a_panel, const float*
 }
 
 // Calls body(first column, number of vectors) for each panel of a row of `columns` floats. The
-// number, 1 or 2, is a compile-time constant.
+// number of vectors, 1 or 2, is a compile-time constant.
 template <class Body>
 HWY_INLINE void ForPanels(size_t columns, Body body) {
   for (size_t c = 0; c < columns; c += kTileWidth) {
@@ -134,8 +134,8 @@ HWY_INLINE void ForPanels(size_t columns, Body body) {
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// Transposes 4 x 4 floats: element i of each of r0 .. r3 becomes row i of `to`, in a transposed
-// panel.
+// Transposes 4 x 4 floats: row i of `to`, in a transposed panel, receives element i of r0, r1, r2
+// and r3.
 using Four = hn::CappedTag<float, 4>;
 HWY_INLINE void StoreTransposed(hn::Vec<Four> r0, hn::Vec<Four> r1, hn::Vec<Four> r2,
                                 hn::Vec<Four> r3, float* HWY_RESTRICT to) {
@@ -160,8 +160,8 @@ struct AttentionRows {
   T* At(size_t row) const { return first + static_cast<ptrdiff_t>(row) * stride; }
 };
 
-// Takes consecutive pieces of a slot's scratch, each aligned to a cache line. With null scratch,
-// Take() returns null and only counts the floats.
+// Hands out consecutive pieces of a slot's scratch (strided.h), each aligned to a cache line. With
+// null scratch, Take() returns null and only counts the floats.
 class SlotPieces {
  public:
   explicit SlotPieces(float* scratch)
@@ -174,7 +174,7 @@ class SlotPieces {
     taken_ += RoundUp(n, 16);
     return begin_ ? reinterpret_cast<T*>(begin_ + at) : nullptr;
   }
-  // Floats of scratch that hold everything taken, at any alignment of its start.
+  // Size of scratch, in floats, that holds everything taken, at any alignment of the scratch.
   size_t Needed() const { return taken_ + 16; }
 
  private:

@@ -1,4 +1,4 @@
-// Loads and stores float vectors from and to bfloat16 memory.
+// Loads bfloat16 arrays into float vectors, and stores float vectors as bfloat16.
 #if defined(LINNET_KERNELS_BFLOAT16_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_BFLOAT16_INL_H_
 #undef LINNET_KERNELS_BFLOAT16_INL_H_
@@ -21,7 +21,7 @@ HWY_INLINE hn::Vec<U16> ToBFloat16(Vec x) {
   const auto bits = hn::BitCast(d32, x);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1));
   const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7fff)));
-  const auto nan = hn::RebindMask(d32, hn::IsNaN(x));  // rounding could carry a NaN into infinity
+  const auto nan = hn::RebindMask(d32, hn::IsNaN(x));  // rounding might turn NaN into infinity or 0
   const auto quiet = hn::Or(bits, hn::Set(d32, 0x400000));
   const auto upper = hn::ShiftRight<16>(hn::IfThenElse(nan, quiet, rounded));
   return hn::DemoteTo(U16(), hn::BitCast(hn::RebindToSigned<F32>(), upper));

@@ -107,8 +107,8 @@ HWY_NOINLINE void FromBehind(size_t tokens, size_t dp, Rows<const float> q, Rows
   }
 }
 
-// Writes the sums over one part of the sequence, starting from zero, to `state`: s in strips, then
-// z.
+// Writes the sums over one part of the sequence, starting from zero, to `state`: s in strips
+// (sweep-inl.h), then z.
 template <typename T>
 HWY_INLINE void ForwardSumsOf(const CausalLinearShape& shape, const CausalLinearOptions& options,
                               const CausalLinearForwardArgsOf<T>& args, float* scratch, size_t n,
@@ -228,8 +228,8 @@ struct BackwardRows {
   }
 };
 
-// Contribution of one part of the sequence to the backward sums: phi(q) g^T in strips, then
-// g_den phi(q).
+// Writes the contribution of one part of the sequence to the backward sums to `state`: the sum of
+// phi(q) g^T in strips, then the sum of g_den phi(q).
 template <typename T>
 HWY_INLINE void BackwardSumsOf(const CausalLinearShape& shape, const CausalLinearOptions& options,
                                const CausalLinearBackwardArgsOf<T>& args, float* scratch, size_t n,
@@ -270,9 +270,9 @@ HWY_INLINE void BackwardSumsOf(const CausalLinearShape& shape, const CausalLinea
   std::memcpy(state + dp * mp, z, dp * sizeof(float));
 }
 
-// The backward of one head, a segment at a time from last to first. The gradients of q come from
-// the sums over earlier positions (`front`), those of k and v from the sums over later ones
-// (`behind`).
+// Computes the backward of one head, one segment at a time, from the last to the first. The
+// gradients of q come from the sums over earlier positions (`front`), those of k and v from the
+// sums over later ones (`behind`).
 template <typename T>
 class HeadBackward {
  public:
@@ -329,8 +329,8 @@ class HeadBackward {
     }
   }
 
-  // The backward of segment s: a forward sweep from the state kept at the segment's start, then a
-  // reverse sweep while the segment's rows are in cache.
+  // Runs the backward of segment s: a forward sweep from the state kept at the segment's start,
+  // then reverse sweeps while the segment's rows are in cache.
   HWY_INLINE void RunSegment(size_t s) {
     const size_t begin = s * segment_, end = std::min(begin + segment_, place_.length);
     const float* kept = args_.kept + (place_.states + s) * dp_ * (mp_ + 1);
@@ -342,7 +342,7 @@ class HeadBackward {
     GradientsOfKAndV(segment);
   }
 
-  // The sums over all positions are the gradient of the initial state.
+  // Stores the gradient of the initial state: the sums over all positions.
   HWY_INLINE void StoreInitialGradient() const {
     if (args_.grad_s0) {
       StoreState(behind_dm_, dim_, value_dim_, args_.grad_s0 + index_ * dim_ * value_dim_);
@@ -386,7 +386,7 @@ class HeadBackward {
   }
 
   // Eq. 13: grad phi(q)_i = sum_{j <= i} (g_i . v_j + g_den_i) phi(k)_j, plus the initial state's
-  // part.
+  // contribution.
   HWY_INLINE void GradientsOfQ(const Segment& segment) {
     for (size_t at = segment.begin; at < segment.end; at += kBlock) {
       const Block block{at, std::min(kBlock, segment.end - at), false};
@@ -476,9 +476,9 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
   if (part.first == 0) head.StoreInitialGradient();
 }
 
-// Turns the per-part sums into prefix sums: each part gets the state before it (if `backwards`, the
-// state after it, computed from last to first). The sum starts with a dense s [D, M] and z [D] if
-// given. states [parts + 1, state size]; the last row holds the running sum.
+// Turns the sums of the parts into prefix sums, in place: row p of states [parts + 1, state size]
+// becomes the state before part p or, if `backwards`, the sums over the parts after it. The prefix
+// sums start from s [D, M] and z [D], both dense, if given. The last row holds the running sum.
 void ChainStates(const CausalLinearShape& shape, const float* s, const float* z, size_t parts,
                  bool backwards, float* states) {
   const size_t dp = Padded(shape.dim), mp = Padded(shape.value_dim), size = dp * (mp + 1);

@@ -36,9 +36,9 @@ size_t SlotSize(const CausalLinearShape& shape) {
   return (2 * kKeptRows + kMaxBlock) * (dp + mp) + 3 * dp * mp + 2 * dp + 16;
 }
 
-// DealHeads() with sequences split into parts: computes the sums of each part, chains them into the
-// states before (in the backward, after) each part, then runs each part from its state. The states
-// lie in the first slot's scratch.
+// Like DealHeads(), but with sequences split into parts: computes the sums of each part, chains
+// them into the states before (in the backward, after) each part, then runs each part from its
+// state. The states lie in the first slot's scratch.
 void ForParts(const CausalLinearShape& shape, size_t parts, Scratch scratch,
               ParallelFor parallel_for, bool backwards, const float* s, const float* z,
               FunctionRef<void(float* slot, size_t n, size_t h, Part part, float* state)> sums,

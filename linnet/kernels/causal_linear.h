@@ -56,16 +56,16 @@ struct CausalLinearOptions {
   float eps = 1e-6f;
 };
 
-// Floats of scratch for each slot, for forward and backward. The batch x heads problems (one head
-// of one sequence each) are divided among the slots, packed sequences by their tokens; parallel_for
-// divides the slots among threads.
+// Floats of scratch for each slot, for forward and backward. Each slot processes a share of the
+// batch x heads problems; a problem is one head of one sequence. For packed sequences, all shares
+// have about the same number of tokens. parallel_for divides the slots among threads.
 size_t CausalLinearScratch(const CausalLinearShape& shape);
 
-// Floats that the forward keeps for the backward: a denominator for each row and head, and the
-// state of each head at the start of each segment. A sequence is cut into at most 256 segments,
-// each of 256 positions or more except the last, so its memory for states is bounded. packed: for
-// packed sequences, with shape.length = T; reserves T / 256 + N states per head, enough for any
-// offsets.
+// Number of floats that the forward keeps for the backward: a denominator for each position and
+// head, and the state of each head at the start of each segment. A sequence is cut into at most 256
+// segments, each of 256 positions or more except the last, so its memory for states is bounded.
+// `packed` means packed sequences: shape.length is then T, and T / 256 + N states are reserved per
+// head, enough for any offsets.
 size_t CausalLinearKept(const CausalLinearShape& shape, bool packed = false);
 
 template <typename T>
@@ -80,8 +80,8 @@ struct CausalLinearForwardArgsOf {
   const int64_t* offsets = nullptr;
   // Optional: CausalLinearKept() floats, written for the backward.
   float* kept = nullptr;
-  // Optional, [N, H, D, M] and [N, H, D], dense: the state before the first position, replaced by
-  // the state after the last one. If normalize is false, z may be null and is not changed.
+  // Optional, dense: s [N, H, D, M] and z [N, H, D] hold the state before the first position and
+  // receive the state after the last one. If normalize is false, z may be null and is not changed.
   float* s = nullptr;
   float* z = nullptr;
 };
@@ -103,22 +103,27 @@ struct CausalLinearBackwardArgsOf {
   const int64_t* lengths = nullptr;   // the forward's
   const int64_t* offsets = nullptr;   // the forward's
   Strided<T> grad_q, grad_k, grad_v;  // all are written
-  // All optional and dense, [N, H, D, M] and [N, H, D]; z, grad_z and grad_z0 only if normalize.
-  const float* s = nullptr;  // the forward's initial state; null: zero. Only the CUDA kernel reads
-  const float* z = nullptr;  // s and z; here, `kept` contains them.
-  const float* grad_s = nullptr;  // gradient of the forward's final state; null: zero
+  // All states below are optional and dense: those of s are [N, H, D, M], those of z are
+  // [N, H, D] and used only if normalize is true.
+  // The forward's initial state; null means zero. Only the CUDA kernel reads it: the kernels here
+  // take it from `kept`.
+  const float* s = nullptr;
+  const float* z = nullptr;
+  // Gradient of the forward's final state; null means zero.
+  const float* grad_s = nullptr;
   const float* grad_z = nullptr;
-  float* grad_s0 = nullptr;  // written: gradient of the initial state
+  // Written: gradient of the forward's initial state.
+  float* grad_s0 = nullptr;
   float* grad_z0 = nullptr;
 };
 using CausalLinearBackwardArgs = CausalLinearBackwardArgsOf<float>;
 using CausalLinearBackwardArgsBf16 = CausalLinearBackwardArgsOf<BFloat16>;
 
 // Gradients of sum(out * grad_out) + sum(s * grad_s) + sum(z * grad_z), where s and z are the final
-// state: equations 13-15, including the derivatives of normalizer and feature map. The forward sums
-// start from the forward's initial state, the backward sums from the gradient of its final state.
-// States within a segment are recomputed, so for long sequences only the tensors and the
-// denominators grow with the length.
+// state: equations 13-15, including the derivatives of the normalizer and the feature map. The
+// forward sums start from the forward's initial state, the backward sums from the gradient of its
+// final state. States within a segment are recomputed, so for long sequences only the tensors and
+// the denominators grow with the length.
 void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOptions& options,
                           const CausalLinearBackwardArgs& args, Scratch scratch,
                           ParallelFor parallel_for);

@@ -127,7 +127,7 @@ TEST_P(CausalLinearInvariants, PackedEqualsSeparate) {
 }
 
 // Masked rows do not contribute even if they hold NaN. If all keys are masked, out and the
-// gradients are zero, with eps = 0 too.
+// gradients are zero, even if eps = 0.
 TEST_P(CausalLinearInvariants, MaskedRowsMakeNoNan) {
   const CausalLinearShape shape{2, 40, 1, 5, 3};
   const Floats ones(2 * 40 * 5, 1.0f), nans(2 * 40 * 5, NAN);

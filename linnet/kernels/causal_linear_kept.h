@@ -13,13 +13,13 @@ namespace linnet::kernels {
 
 constexpr size_t PadTo16(size_t n) { return (n + 15) / 16 * 16; }
 
-// The backward sweeps each segment twice. It keeps the segment's packed rows in between if there
-// are at most this many, so that they fit a second-level cache.
+// The backward sweeps each segment twice. Between the sweeps it keeps the packed rows of a segment
+// that has at most this many rows, so that the rows fit a second-level cache.
 inline constexpr size_t kKeptRows = 256;
 inline constexpr size_t kMostSegments = 256;
 
-// Tokens per segment. Depends on the length alone, so that results do not depend on other sequences
-// or on threads.
+// Number of tokens per segment. It depends on the length alone, so that results do not depend on
+// other sequences or on threads.
 constexpr size_t SegmentLength(size_t length) {
   const size_t least = (length + kMostSegments - 1) / kMostSegments;
   return std::max(kKeptRows, (least + 31) / 32 * 32);
@@ -28,16 +28,17 @@ constexpr size_t Segments(size_t length) {
   return length == 0 ? 0 : (length + SegmentLength(length) - 1) / SegmentLength(length);
 }
 
-// Parts into which a sequence is split if there are too few heads to occupy the threads; each part
-// is a run of whole segments. Depends on the shape alone, because splitting changes the order of
-// sums.
+// Number of parts into which a sequence is split: more than one only if there are too few heads to
+// occupy the threads. Each part is a run of whole segments. The number depends on the shape alone,
+// because splitting changes the order of sums.
 constexpr size_t Parts(const CausalLinearShape& shape, bool packed) {
   if (packed || shape.batch * shape.heads > 2) return 1;
   return std::clamp<size_t>(Segments(shape.length), 1, 8);
 }
 
-// Segments first .. last - 1. `state` (strips and z, laid out as in Kept) is the state before them,
-// in the backward the state after them. Null: the state is taken from the arguments.
+// A part: the segments first .. last - 1. In the forward, `state` is the state before these
+// segments; in the backward, it holds the sums over the positions after them. It is laid out as in
+// Kept. If it is null, the arguments' state is used.
 struct Part {
   size_t first, last;
   const float* state = nullptr;
@@ -64,7 +65,7 @@ struct Kept {
     return PadTo16(shape.dim) * (PadTo16(shape.value_dim) + 1);
   }
 
-  // States reserved per head for the sequences before n. A sequence has at most
+  // Number of states reserved per head for the sequences before n. A sequence has at most
   // length / kKeptRows + 1 segments, each of which keeps one state.
   static size_t First(const CausalLinearShape& shape, const int64_t* offsets, size_t n) {
     if (!offsets) return n * Segments(shape.length);

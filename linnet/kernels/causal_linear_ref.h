@@ -118,7 +118,7 @@ class CausalLinearRef {
     }
     return grad;
   }
-  // Gradient of the state before the first position, [D * M] and [D].
+  // Gradients of the state before the first position: GradS0() is [D * M], GradZ0() is [D].
   Vector GradS0(const Vector& grad_out, Vector grad_s = {}) const {
     grad_s.resize(d_ * m_);
     for (size_t i = 0; i < length_; ++i) {

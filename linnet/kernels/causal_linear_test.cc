@@ -253,7 +253,7 @@ TEST_P(CausalLinear, LongSequencesAreCutIntoSegments) {
     const auto doubles = [](const Floats& x) { return Doubles(x.begin(), x.end()); };
     const CausalLinearRef ref(length, d, m, options, doubles(q), doubles(k), doubles(v), length);
     const Doubles g = doubles(grad_out);
-    // Row by row, because the magnitude of a row depends on its position.
+    // Compares row by row, because the magnitude of a row depends on its position.
     for (size_t l : {size_t{0}, size_t{287}, size_t{288}, size_t{289}, size_t{33'000}, length - 289,
                      length - 1}) {
       Difference in_out, in_q, in_k, in_v;

@@ -25,8 +25,8 @@ namespace linnet::kernels::HWY_NAMESPACE {
 constexpr float kCtcNever = -1e30f;
 constexpr float kCtcImpossible = -1e29f;  // log probabilities below it count as log of zero
 
-// States of a frame: b [labels + 1] and e [labels]. kCtcNever pads both ends of either, for the
-// neighbors of the first and last state.
+// The states of one frame (ctc.h): b [labels + 1] and e [labels]. Both arrays are padded with
+// kCtcNever at both ends, for the neighbors of their first and last states.
 struct CtcRow {
   float* b;
   float* e;
@@ -52,8 +52,9 @@ HWY_INLINE Vec CtcSum(Vec a, Vec b, Vec c) {
   return hn::Add(most, hn::Log(d, sum));
 }
 
-// Computes the row of the next frame, forward (kStep = -1) or backward (1), without that frame's
-// log probabilities. between[i] is 0, or kCtcNever if target i equals target i - 1 or is the first.
+// Computes the row of the next frame (kStep = -1, the forward recursion) or of the previous frame
+// (kStep = 1, the backward recursion), without the log probabilities of the new frame. between[i]
+// is kCtcNever if target i is the first or equals target i - 1, otherwise 0.
 template <int kStep>
 void CtcAdvance(size_t labels, const CtcRow& from, const float* between, const CtcRow& to) {
   constexpr ptrdiff_t kLabelOfBlank = kStep < 0 ? -1 : 0, kBlankOfLabel = kStep < 0 ? 0 : 1;

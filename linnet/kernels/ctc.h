@@ -6,13 +6,14 @@
 //                            .targets = y, .grad = g}, scratch.data());
 //
 // A path names a class at each frame. Removing repetitions and then blanks yields the target
-// sequence y. With b[i] and e[i] the states "blank before target i" and "target i", and p a frame's
-// log probabilities:
+// sequence y. Let b[i] and e[i] be the log probabilities that a path has reached the states "blank
+// before target i" and "target i", and p a frame's log probabilities. For each frame:
 //
 //   b[i] <- p[blank] + log(exp b[i] + exp e[i - 1])
 //   e[i] <- p[y_i] + log(exp e[i] + exp b[i] + exp e[i - 1], the last only if y_i != y_(i-1))
 //
-// The backward recursion mirrors it. Cost: frames x labels, vectorized over the targets.
+// The backward recursion mirrors this one. The cost is proportional to frames x labels; the kernel
+// is vectorized over the targets.
 #ifndef LINNET_KERNELS_CTC_H_
 #define LINNET_KERNELS_CTC_H_
 
@@ -29,12 +30,12 @@ struct CtcArgs {
   const int64_t* targets = nullptr;  // [labels], each < classes
   // [frames, classes], may be null: d nats / d logits where log_probs = log_softmax(logits). This
   // is a class's probability minus its posterior, the probability that a path which yields the
-  // target takes this class at this frame. 0 if the result is infinite or NaN.
+  // targets takes this class at this frame. grad is 0 if the returned value is infinite or NaN.
   float* grad = nullptr;
 };
 
 inline constexpr size_t kCtcPad = 16;  // padding at both ends of a row of scratch, in floats
-// Floats of scratch; with a gradient, two for each frame and target, plus padding.
+// Number of floats of scratch. With a gradient, about two for each frame and target, plus padding.
 size_t CtcScratch(size_t frames, size_t labels, bool with_grad);
 
 // Returns -log of the summed probability, in nats: infinity if no path is possible (too few frames,

@@ -19,12 +19,13 @@ struct HeadProblems {
   size_t batch, heads;
   const int64_t* offsets;  // of packed sequences, or null
 
-  // Index of a slot's first problem. For packed sequences it is the first problem that has at least
-  // slot / slots of all tokens before it.
+  // Index of a slot's first problem. For packed sequences, it is the first problem such that the
+  // problems before it have at least the fraction slot / slots of all tokens.
   size_t First(size_t slot, size_t slots) const {
     if (!offsets || slot == 0 || slot == slots) return batch * heads * slot / slots;
     const size_t share = static_cast<size_t>(offsets[batch]) * heads * slot / slots;
-    // The last sequence that begins before the share is full; its heads all have the same length.
+    // n becomes the last sequence that begins before the share is full. All its heads have the same
+    // length.
     size_t n = batch;
     while (n > 0 && static_cast<size_t>(offsets[n]) * heads >= share) --n;
     const size_t before = static_cast<size_t>(offsets[n]) * heads;

@@ -15,7 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Positions whose sums are in registers at once; a weight is read once for all of them.
+// Number of positions whose sums are in registers at once. A weight is read once for all of them.
 inline constexpr size_t kTaps = 8;
 
 HWY_INLINE size_t Counted(const DepthwiseShape& shape, const int64_t* lengths, size_t n) {
@@ -35,7 +35,7 @@ HWY_INLINE void Convolve(const float* from, const float* weight, Vec start, size
     Unrolled<kTaps>([&](auto i) HWY_ATTR { sums[i] = start; });
     for (size_t j = 0; j < width; ++j) {
       const Vec w = LoadN(weight + (kReversed ? width - 1 - j : j) * stride, used);
-      // Row t reads t + j - before, if that is a valid position.
+      // Position t reads position t + j - before, which is valid if least <= t < most.
       const size_t least = before > j ? before - j : 0;
       const size_t most = length + before > j ? length + before - j : 0;
       if (rows == kTaps && t0 >= least && t0 + kTaps <= most) {
@@ -62,7 +62,7 @@ HWY_INLINE void ZeroRows(size_t begin, size_t end, size_t stride, size_t used, f
   for (size_t t = begin; t < end; ++t) StoreN(hn::Zero(F32()), to + t * stride, used);
 }
 
-// The forward of channels [begin, end).
+// Computes the forward of channels [begin, end).
 void DepthwiseForwardRange(const DepthwiseShape& shape, const DepthwiseForwardArgs& args,
                            size_t begin, size_t end) {
   ForVectors(end - begin, [&](size_t i, size_t used) HWY_ATTR {

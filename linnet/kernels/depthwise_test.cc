@@ -63,8 +63,8 @@ TEST_P(DepthwiseTest, ComputesFromTheFirstPositionGiven) {
   }
 }
 
-// The gradients of sum(out * g) against central differences of the reference, for a sample of the
-// elements of each input.
+// Compares the gradients of sum(out * g) with central differences of the reference, for a sample of
+// the elements of each input.
 TEST_P(DepthwiseTest, GradientsMatchDifferencesOfTheReference) {
   for (const DepthwiseShape& shape : Shapes()) {
     const size_t size = shape.batch * shape.length * shape.channels;

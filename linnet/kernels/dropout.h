@@ -1,5 +1,5 @@
-// Dropout whose mask is a function of (seed, index): the backward recomputes it instead of storing
-// it.
+// Dropout with a mask that is a function of (seed, index), so that the backward recomputes the mask
+// instead of reading a stored one.
 //
 //   Dropout(seed, 0.1f, 0, n, x, out);
 #ifndef LINNET_KERNELS_DROPOUT_H_
@@ -14,7 +14,8 @@ namespace linnet::kernels {
 // Whether x[i] is kept depends on the seed and on first + i (modulo 2^32) alone.
 void Dropout(uint64_t seed, float p, size_t first, size_t n, const float* x, float* out);
 
-// Whether Dropout() keeps the element of index i, which is `first` + its offset in x. For tests.
+// Whether Dropout() keeps the element of index i, where i is `first` plus the element's offset in
+// x. For tests.
 inline bool DropoutKeeps(uint64_t seed, float p, uint32_t i) {
   // Two rounds of multiply and shift, from Wellons' search for hashes of low bias.
   uint32_t h = i ^ static_cast<uint32_t>(seed);

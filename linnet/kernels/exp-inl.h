@@ -23,7 +23,7 @@ HWY_INLINE Vec Exp(Vec x) {
   const F32 d;
   const hn::RebindToSigned<F32> di;
   const Vec log2_e = hn::Set(d, 1.44269504f);
-  // Adding this rounds away the fraction and leaves the integer in the lowest bits.
+  // Adding this constant rounds away the fraction and leaves the integer in the lowest bits.
   const Vec round = hn::Set(d, 12582912.0f);
   x = AtLeast(x, hn::Set(d, -87.0f));
   const Vec shifted = hn::MulAdd(x, log2_e, round);

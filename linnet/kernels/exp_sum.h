@@ -15,8 +15,8 @@ float Largest(const float* x, size_t n);
 
 // Sum of out[i] = exp((x[i] - largest) scale) over x [n]. No x may exceed `largest`; scale > 0.
 // out[i] is exactly 0 for x[i] = -infinity. Otherwise, with a = |x[i] - largest| scale, its
-// relative error is at most 2e-6 + 2e-7 a for a <= 87; beyond, out[i] stays at 1.6e-38. `out` [n]
-// may be nullptr.
+// relative error is at most 2e-6 + 2e-7 a for a <= 87; for larger a, out[i] stays at 1.6e-38. `out`
+// [n] may be nullptr.
 double ExpSum(const float* x, size_t n, float largest, float scale, float* out);
 
 }  // namespace linnet::kernels

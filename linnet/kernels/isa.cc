@@ -24,12 +24,13 @@ std::string Join(const std::vector<std::string>& names) {
   return text;
 }
 
-// The usual name of a target: Highway calls AVX-512 AVX3.
+// The usual name of a target. Highway's name for AVX-512 is AVX3.
 std::string NameOf(int64_t target) {
   return target == HWY_AVX3 ? "AVX-512" : hwy::TargetName(target);
 }
 
-// The targets both compiled in and supported. Lifts a forced choice: call Apply() afterwards.
+// Returns the targets that are compiled in and supported. Cancels a forced choice; call Apply()
+// afterwards to restore it.
 std::vector<int64_t> Targets() {
   hwy::SetSupportedTargetsForTest(0);
   std::vector<int64_t> targets;
@@ -50,7 +51,7 @@ void Apply() {
 }
 
 #if defined(__x86_64__) && defined(__linux__)
-// Highway's AVX-512 target does not imply these.
+// Whether the processor has VNNI and AVX512-BF16, which Highway's AVX-512 target does not imply.
 bool HasVnniAndBf16() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0 || (c >> 11 & 1) == 0) return false;

@@ -23,8 +23,8 @@ std::vector<std::string> AvailableIsas();
 // The instruction set in use.
 std::string ActiveIsa();
 
-// Switches to `name`; "" returns to the best. Throws InputError, listing the available names, if
-// `name` is not available. Do not call while kernels run.
+// Switches to `name`; "" returns to the best available one. Throws InputError, listing the
+// available names, if `name` is not available. Do not call while kernels run.
 void ForceIsa(const std::string& name);
 
 // Units for bf16 and int8 products beyond AVX-512's ordinary instructions (narrow_linear.h).
@@ -34,14 +34,14 @@ enum class DotUnit : uint8_t {
   kAmx,   // AMX's tile products of int8 and bf16
 };
 
-// Units that the processor has and the operating system allows, best first; the last one is kNone.
-// It is the only one if the active instruction set is below AVX-512.
+// Units that the processor has and the operating system allows, best first. The last one is kNone;
+// if the active instruction set is below AVX-512, kNone is the only one.
 std::vector<DotUnit> AvailableDotUnits();
 DotUnit ActiveDotUnit();
 std::string DotUnitName(DotUnit unit);  // "AMX", "VNNI", "NONE"
 
-// Switches to `unit`; nullopt returns to the best. Throws InputError if it is not available. Do not
-// call while kernels run.
+// Switches to `unit`; nullopt returns to the best available one. Throws InputError if `unit` is not
+// available. Do not call while kernels run.
 void ForceDotUnit(std::optional<DotUnit> unit);
 
 // Applies LINNET_ISA and LINNET_DOT if set. Call once at the start of a process. Throws like

@@ -1,5 +1,5 @@
 // Layer and RMS normalization, fused with the additions that precede it in a post-norm layer: the
-// partial results of a product, and the residual.
+// sum of a product's partial results, and the residual.
 //
 //   LayerNorm({.rows = n, .dim = 256, .eps = 1e-5f}, {.x = x, .x_stride = 256},
 //             {.weight = w, .bias = b}, y, 256);
@@ -24,8 +24,8 @@ struct LayerNormInput {
   const float* factors = nullptr;   // [rows]; null: 1
   const float* residual = nullptr;  // [rows, dim], or null for none
   size_t residual_stride = 0;
-  // [rows, dim], or null: also stores t here, with residual_stride. May be the residual itself, but
-  // not y.
+  // Optional, [rows, dim]: t is also stored here, in rows residual_stride floats apart. May be the
+  // residual itself, but not y.
   float* sum = nullptr;
 };
 

@@ -11,8 +11,8 @@
 namespace linnet::kernels {
 namespace {
 
-// Measured (docs/decisions/025): with smaller blocks oneDNN's products run slower, and the gradient
-// sums are touched more often; larger blocks gain nothing.
+// Size of a block's widest intermediate result. Measured (docs/decisions/025): smaller blocks make
+// oneDNN's products slower and need more passes over the gradient sums; larger blocks gain nothing.
 constexpr size_t kBlockBytes = 1 << 20;
 constexpr size_t kMinBlock = 32, kMaxBlock = 1024;
 
@@ -25,7 +25,7 @@ constexpr size_t FloatsOf(size_t n) {
   return Padded((n * sizeof(T) + sizeof(float) - 1) / sizeof(float));
 }
 
-// Consecutive pieces of a slot's scratch.
+// Hands out consecutive pieces of a slot's scratch.
 class Arena {
  public:
   explicit Arena(float* at) : at_(at) {}
@@ -42,7 +42,7 @@ class Arena {
 
 struct Block {
   size_t begin, rows;
-  bool first;  // the first block of its slot: overwrites the sums
+  bool first;  // whether this is its slot's first block, which overwrites the gradient sums
 };
 
 // Runs body(slot, block) over all blocks: slots in parallel, each slot's blocks in order.
@@ -60,7 +60,7 @@ void ForBlocks(const RowsPlan& plan, ParallelFor parallel_for, Body body) {
   });
 }
 
-// Adds the slots' gradients to the first slot's.
+// Adds the gradients of the other slots to those of the first slot.
 void SumSlots(const RowsPlan& plan, size_t count, const SlotGradients& gradients,
               ParallelFor parallel_for) {
   constexpr size_t kPiece = 1 << 14;
@@ -73,7 +73,7 @@ void SumSlots(const RowsPlan& plan, size_t count, const SlotGradients& gradients
   });
 }
 
-// Converts x to the products' type: returns x itself, or rounds it into `to`.
+// Returns x in the type of the products' operands: x itself, or x rounded into `to`.
 const float* Read(size_t, const float* x, float*) { return x; }
 const BFloat16* Read(size_t n, const float* x, BFloat16* to) {
   Narrow(n, x, to);
@@ -344,7 +344,7 @@ void FeedForwardBackward(const RowsPlan& plan, const FeedForwardArgs<T>& args, c
     }
     const size_t at = block.begin * dim, floats = block.rows * dim;
 
-    // Backward through n2: the gradient of the sum is also the residual's.
+    // Backward through n2. The gradient of the sum is also the gradient of the residual x.
     const float* grad_sum = grad_y + at;
     float* room = arena.Take<float>(plan.block * dim);
     if (args.norm_after) {

@@ -1,7 +1,7 @@
-// The row-wise parts of a transformer layer, that is, everything but its attention: projections,
-// the feed-forward block, residuals and layer norms. Each part is one pass over blocks of rows that
-// stay in cache between its products, forward and backward, so that each input row is read from
-// memory once, and each output row written once.
+// Computes the parts of a transformer layer that treat each row (one token) on its own, that is,
+// everything but attention: projections, the feed-forward block, residuals and layer norms. Each
+// part, forward or backward, is one pass over blocks of rows. A block stays in cache between the
+// part's products, so each input row is read from memory once, and each output row is written once.
 //
 //   const RowsPlan plan = PlanRows(rows, /*widest=*/d_ff * sizeof(T), threads);
 //   FeedForwardArgs<T> args{.dim = 256, .hidden_dim = 1024, .weight1 = w1, ..., .x = x};
@@ -9,10 +9,11 @@
 //   FeedForwardForward(plan, args, y, scratch.data(), parallel_for);
 //
 // T (float or BFloat16) is the type of the products' operands. Sums, biases, norms and residuals
-// are fp32. Weights are [out, in]; a product is y = x W^T + b. A slot is a share of the work with
-// its own scratch; parallel_for runs the slots. Parameter gradients are summed within each slot,
-// then over the slots in order, so their bits depend on the RowsPlan alone. The references are the
-// libtorch compositions in ops/layer_rows.cc, which tests run in double precision.
+// are fp32. Weights are [out, in]; a product is y = x W^T + b. A slot is a share of the rows with
+// its own scratch; parallel_for divides the slots among threads. Parameter gradients are summed
+// within each slot, then over the slots in order, so their bits depend on the RowsPlan alone. The
+// references are the libtorch compositions in ops/layer_rows.cc, which tests run in double
+// precision.
 #ifndef LINNET_KERNELS_LAYER_ROWS_H_
 #define LINNET_KERNELS_LAYER_ROWS_H_
 
@@ -24,17 +25,17 @@
 
 namespace linnet::kernels {
 
-// Division of the rows into `blocks` blocks of at most `block` rows; each slot gets a range of
-// them.
+// How the rows are divided: into `blocks` blocks, each of at most `block` rows. Each slot gets a
+// contiguous range of blocks.
 struct RowsPlan {
   size_t rows = 0, block = 0, blocks = 0, slots = 0;
 };
 
-// Sizes blocks so that the widest row-wise intermediate, `widest` bytes per row, stays in a
-// second-level cache.
+// Divides the rows into blocks such that the widest intermediate result of a block, `widest` bytes
+// per row, fits a second-level cache. There are at most `threads` slots.
 RowsPlan PlanRows(size_t rows, size_t widest, size_t threads);
 
-// A layer norm; a null weight means none.
+// A layer norm. A null weight means that there is no norm.
 struct RowNorm {
   const float* weight = nullptr;
   const float* bias = nullptr;
@@ -55,7 +56,8 @@ struct SlotGradients {
   }
 };
 
-// Floats of one product's gradients: weight, then bias.
+// Size, in floats, of the gradients of one product's weight and bias, which are stored in this
+// order.
 constexpr size_t ProductGradient(size_t in, size_t out) { return (in + 1) * out; }
 
 // --- Linears: y_i = n(x) W_i^T + b_i, where n is a layer norm or the identity ---
@@ -72,17 +74,19 @@ struct LinearsArgs {
   const float* x = nullptr;  // [rows, in]
 };
 
-// Writes y[i] [rows, out[i]]. `scratch` holds plan.slots pieces of LinearsScratch() floats.
+// Floats of scratch for each slot, for forward and backward.
 template <typename T>
 size_t LinearsScratch(const RowsPlan& plan, const LinearsArgs<T>& args);
+// Writes y[i] [rows, out[i]]. `scratch` holds plan.slots * LinearsScratch() floats.
 template <typename T>
 void LinearsForward(const RowsPlan& plan, const LinearsArgs<T>& args, float* const* y,
                     float* scratch, ParallelFor parallel_for);
 
-// Writes grad_x [rows, in]. The gradients of a slot are LinearsGradients() floats: those of W_0,
-// b_0, W_1, b_1, ..., then of the norm's weight and bias.
+// Size, in floats, of the parameter gradients of a slot: W_0, b_0, W_1, b_1, ..., then the norm's
+// weight and bias.
 template <typename T>
 size_t LinearsGradients(const LinearsArgs<T>& args);
+// Writes grad_x [rows, in] and the parameter gradients.
 template <typename T>
 void LinearsBackward(const RowsPlan& plan, const LinearsArgs<T>& args, const float* const* grad_y,
                      float* grad_x, const SlotGradients& gradients, float* scratch,
@@ -98,19 +102,23 @@ struct ProjectArgs {
   RowNorm norm;              // of the sum
   const float* a = nullptr;  // [rows, in]
   const float* x = nullptr;  // [rows, out]; null: no residual
-  // [rows, out]: x + a W^T + b. The forward writes it if there is a norm; the backward reads it.
+  // [rows, out]: x + a W^T + b, written by the forward and read by the backward. Only if there is a
+  // norm.
   float* sum = nullptr;
 };
 
+// Floats of scratch for each slot, for forward and backward.
 template <typename T>
 size_t ProjectScratch(const RowsPlan& plan, const ProjectArgs<T>& args);
+// Writes y [rows, out].
 template <typename T>
 void ProjectForward(const RowsPlan& plan, const ProjectArgs<T>& args, float* y, float* scratch,
                     ParallelFor parallel_for);
-// Writes grad_a [rows, in] and, unless it is null, grad_x [rows, out], the residual's gradient.
-// Order of the parameter gradients: W, b, the norm's weight and bias.
+// Size, in floats, of the parameter gradients of a slot: W, b, the norm's weight and bias.
 template <typename T>
 size_t ProjectGradients(const ProjectArgs<T>& args);
+// Writes grad_a [rows, in], the parameter gradients and, unless grad_x is null, the residual's
+// gradient grad_x [rows, out].
 template <typename T>
 void ProjectBackward(const RowsPlan& plan, const ProjectArgs<T>& args, const float* grad_y,
                      float* grad_a, float* grad_x, const SlotGradients& gradients, float* scratch,
@@ -129,19 +137,21 @@ struct FeedForwardArgs {
   RowNorm norm_before, norm_after;  // n1 (pre-norm layers) and n2 (post-norm ones)
   const float* x = nullptr;         // [rows, dim]
   T* hidden = nullptr;              // [rows, hidden_dim]: n1(x) W1^T + b1, written by the forward
-  float* sum = nullptr;             // [rows, dim]: the input of n2; only if there is an n2
+  float* sum = nullptr;             // [rows, dim]: the input of n2, if there is an n2
 };
 
+// Floats of scratch for each slot, for forward and backward.
 template <typename T>
 size_t FeedForwardScratch(const RowsPlan& plan, const FeedForwardArgs<T>& args);
-// hidden may be null if no backward follows.
+// Writes y [rows, dim]. args.hidden may be null if no backward follows.
 template <typename T>
 void FeedForwardForward(const RowsPlan& plan, const FeedForwardArgs<T>& args, float* y,
                         float* scratch, ParallelFor parallel_for);
-// Writes grad_x [rows, dim]. Order of the parameter gradients: W1, b1, W2, b2, then weight and bias
-// of n1 and of n2, if present.
+// Size, in floats, of the parameter gradients of a slot: W1, b1, W2, b2, then weight and bias of n1
+// and of n2, if present.
 template <typename T>
 size_t FeedForwardGradients(const FeedForwardArgs<T>& args);
+// Writes grad_x [rows, dim] and the parameter gradients.
 template <typename T>
 void FeedForwardBackward(const RowsPlan& plan, const FeedForwardArgs<T>& args, const float* grad_y,
                          float* grad_x, const SlotGradients& gradients, float* scratch,

@@ -34,12 +34,13 @@ struct LinearArgs {
   size_t y_stride;
 };
 
-// Vectors per panel, and maximum rows of a tile: 24 of 32 registers accumulate with AVX-512, 12 of
-// 16 with AVX2.
+// kPanelVectors: vectors per panel. kMaxRows: maximum rows of a tile, such that 24 of 32 registers
+// accumulate with AVX-512, 12 of 16 with AVX2.
 inline constexpr size_t kPanelVectors = kPanel / hn::MaxLanes(F32());
 inline constexpr size_t kMaxRows = HWY_TARGET == HWY_AVX3 ? 12 : HWY_TARGET == HWY_SCALAR ? 1 : 6;
 
-// Panels per tile: enough accumulators to hide the latency, but no more than there are registers.
+// Panels per tile: enough accumulators to hide the latency of multiply-adds, but no more than
+// registers can hold.
 constexpr size_t TilePanels(size_t rows) {
   if (HWY_TARGET == HWY_SCALAR) return 1;
   const size_t panels = rows == 1 ? 8 : rows <= 3 ? 4 : 2;
@@ -51,7 +52,7 @@ constexpr size_t TilePanels(size_t rows) {
 inline constexpr size_t kPrefetchLines = 64;
 inline constexpr size_t kMaxPrefetchRows = 3;
 
-// The tile at row 0 and panel 0 of `args`.
+// Computes the tile at row 0 and panel 0 of `args`.
 template <size_t kRows, size_t kPanels>
 HWY_INLINE void LinearTile(const LinearArgs& args) {
   const F32 d;
@@ -115,7 +116,7 @@ HWY_INLINE void LinearTile(const LinearArgs& args) {
   });
 }
 
-// kRows rows and all panels of `args`.
+// Computes kRows rows and all panels of `args`.
 template <size_t kRows>
 void LinearRows(const LinearArgs& all) {
   LinearArgs args = all;
@@ -147,7 +148,7 @@ void LinearBody(size_t rows, size_t in, size_t out, const float* x, size_t x_str
                 const float* packed, LinearMode mode, float* y, size_t y_stride) {
   static constexpr auto kTable = LinearRowsTable(std::make_index_sequence<kMaxRows>());
   if (rows == 0) return;
-  // Tiles of nearly equal height: 13 rows are 7 + 6, not 12 + 1.
+  // Tiles have nearly equal heights: 13 rows become 6 + 7, not 12 + 1.
   const size_t tiles = (rows + kMaxRows - 1) / kMaxRows;
   const size_t block = tiles == 1 ? out : 2 * kPanel;
   for (size_t o = 0; o < out; o += block) {

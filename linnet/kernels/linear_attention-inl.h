@@ -1,5 +1,6 @@
-// The Highway body of linear_attention.h, compiled once for each instruction set: the two halves of
-// sweep-inl.h's sweep, one over the keys and one over the queries.
+// The Highway body of linear_attention.h, compiled once for each instruction set. It runs the two
+// halves of the sweep of sweep-inl.h one after the other: Accumulate() adds the keys to the sums,
+// then ReadOut() reads the sums for the queries. In the backward, the queries come first.
 
 // Shared by all targets.
 #ifndef LINNET_KERNELS_LINEAR_ATTENTION_SHARE_
@@ -9,11 +10,11 @@
 
 namespace linnet::kernels {
 
-// A range of positions of one head, and sums. The first pass (over keys in the forward, queries in
-// the backward) writes the sums over positions from .. to - 1. The second pass reads the sums over
-// all positions of the first and computes the results of its own positions from .. to - 1. The sums
-// are s in strips, then z; in the backward, phi(q) g^T in strips, then c phi(q), with g and c as in
-// linear_attention.h.
+// The positions from .. to - 1 of one head, and sums. The first pass (over the keys in the forward,
+// over the queries in the backward) writes the sums over these positions to `sums`. The second pass
+// reads from `sums` the sums over all positions of the first pass, and computes the results at
+// positions from .. to - 1. In the forward, the sums are s in strips, then z; in the backward,
+// phi(q) g^T in strips, then c phi(q), with g and c as in linear_attention.h.
 struct Share {
   size_t from, to;
   float* sums;
@@ -153,8 +154,9 @@ HWY_INLINE void QueriesForward(const LinearAttentionShape& shape,
   }
 }
 
-// The rows in which a gradient is accumulated: its own rows `to`, if they can be used in place and
-// accumulation begins there (`begin_there`); otherwise `sums`, which may hold a first term.
+// Returns the rows in which a gradient is accumulated: its own rows `to`, if they can be used in
+// place and no first term has to be added (`begin_there`); otherwise `sums`, which may hold a first
+// term.
 template <typename T>
 HWY_INLINE Rows<float> Summed(const HeadRows<T>& rows, bool begin_there, Rows<float> to,
                               float* sums, size_t padded) {

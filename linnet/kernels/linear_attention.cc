@@ -30,15 +30,15 @@ size_t SumsSize(const LinearAttentionShape& shape) {
   return Pad16(shape.dim) * (Pad16(shape.value_dim) + 1);
 }
 
-// Floats of scratch for one head. The backward takes the most: two blocks of rows of each width,
-// two states and a z sum, plus a cache line for alignment. (A third state is spare.)
+// Floats of scratch for one head. The backward needs the most: two blocks of rows of width D and
+// two of width M, two states and a z sum, plus a cache line for alignment.
 size_t SlotSize(const LinearAttentionShape& shape) {
   const size_t dp = Pad16(shape.dim), mp = Pad16(shape.value_dim);
-  return 2 * kMaxBlock * (dp + mp) + 3 * dp * mp + dp + 16;
+  return 2 * kMaxBlock * (dp + mp) + 2 * dp * mp + dp + 16;
 }
 
-// Parts into which sequences are split if there are too few heads to occupy the threads. Depends on
-// the shape alone, because splitting changes the order of sums.
+// Number of parts into which sequences are split: more than one only if there are too few heads to
+// occupy the threads. It depends on the shape alone, because splitting changes the order of sums.
 size_t Parts(const LinearAttentionShape& shape) {
   if (shape.batch * shape.heads > 2) return 1;
   return std::clamp<size_t>(std::max(shape.queries, shape.keys) / 256, 1, 8);
@@ -46,8 +46,8 @@ size_t Parts(const LinearAttentionShape& shape) {
 
 using Pass = FunctionRef<void(float* slot, size_t n, size_t h, Share share)>;
 
-// Runs `sums` over `first` positions, adds up the parts' sums, then runs `rest` over `second`
-// positions.
+// Runs `sums` over the positions 0 .. first - 1, adds up the sums of the parts, then runs `rest`
+// over the positions 0 .. second - 1.
 void Deal(const LinearAttentionShape& shape, Scratch scratch, ParallelFor parallel_for,
           size_t first, size_t second, Pass sums, Pass rest) {
   assert(scratch.data != nullptr && scratch.slots > 0);

@@ -154,7 +154,7 @@ TEST_P(LinearAttention, MatchesTheReferenceOverRaggedShapes) {
 }
 
 // Masked keys do not contribute even if they hold NaN. If all keys are masked, out and the
-// gradients are zero, with eps = 0 too.
+// gradients are zero, even if eps = 0.
 TEST_P(LinearAttention, MaskedKeysMakeNoNan) {
   const LinearAttentionShape shape{2, 5, 70, 1, 5, 3};
   const std::array<Floats, 4> x = {Random(50, 1), Floats(700, NAN), Floats(420, NAN),

@@ -21,10 +21,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Columns lie in blocks of this size. A vector of a block's first half pairs with one of the second
-// half: in bf16 the two share 32-bit words, and one operation extracts either.
+// Columns lie in blocks of this size. In bf16, column c of a block's first half and column c +
+// kHalf share a 32-bit word: one shift extracts the first, one mask the second.
 inline constexpr size_t kColumns = LinearStepShape::kPad, kHalf = kColumns / 2;
-// Rows that LinearExtend() sums up before adding them to the state.
+// Number of rows that LinearExtend() sums before it adds the sum to the state.
 inline constexpr size_t kExtendRows = 64;
 
 template <typename T>
@@ -53,7 +53,7 @@ HWY_INLINE hn::Vec<U32> RoundedBits(Vec x) {
   const auto bits = hn::BitCast(d, x);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d, 1));
   const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d, 0x7fff)));
-  const auto nan = hn::RebindMask(d, hn::IsNaN(x));  // rounding could carry a NaN into infinity
+  const auto nan = hn::RebindMask(d, hn::IsNaN(x));  // rounding might turn NaN into infinity or 0
   return hn::IfThenElse(nan, hn::Or(bits, hn::Set(d, 0x400000)), rounded);
 }
 HWY_INLINE hn::Vec<U32> UpperHalves(hn::Vec<U32> bits) {
@@ -73,11 +73,11 @@ HWY_INLINE Pair StorePair(Pair x, BFloat16* block, size_t u) {
 HWY_INLINE Vec LoadUpTo(const float* from, size_t count) {
   return count == 0 ? hn::Zero(F32()) : ZeroBeyond(LoadN(from, count), count);
 }
-// Lanes of a vector that lie within a row of `of` columns, if `before` columns precede the vector.
+// Number of used lanes of the vector that begins at column `before` of a row with `of` columns.
 HWY_INLINE size_t Used(size_t of, size_t before) {
   return of > before ? std::min(kLanes, of - before) : 0;
 }
-// The pair at column c + u of a row of `count` floats, zero beyond its end.
+// The pair at column c + u of a row of `count` floats, zero beyond the row's end.
 HWY_INLINE Pair LoadPairOf(const float* row, size_t count, size_t c, size_t u) {
   if (HWY_LIKELY(c + kColumns <= count)) {
     return {hn::LoadU(F32(), row + c + u), hn::LoadU(F32(), row + c + kHalf + u)};
@@ -248,8 +248,9 @@ struct Next {
   ptrdiff_t s, rows;
 };
 
-// low and high += the weighted sum of `count` rows, for the pair at column u of their block, in
-// four chains of additions. Prefetches the same columns of the next head, `next` bytes on.
+// For the pair at column u of a block, adds the weighted sum of `count` rows to low and high, in
+// four chains of additions each. Also prefetches the same block of the next head, `next` bytes
+// further on.
 template <typename T>
 HWY_INLINE void AddWeighted(const T* HWY_RESTRICT row, size_t stride, size_t count,
                             const float* HWY_RESTRICT weights, size_t u, ptrdiff_t next,
@@ -276,7 +277,7 @@ HWY_INLINE Vec SumOfFour(const Vec (&x)[4]) {
   return hn::Add(hn::Add(x[0], x[1]), hn::Add(x[2], x[3]));
 }
 
-// Columns c + u and c + kHalf + u of out = scale (phi(q) s + weighted sum of `count` waiting
+// Computes the pair at column c + u of out = scale (phi(q) s + weighted sum of `count` waiting
 // values).
 template <typename T>
 HWY_INLINE void ReadColumns(const HeadState<T>& state, const float* HWY_RESTRICT phi_q,
@@ -336,7 +337,7 @@ HWY_INLINE void ReadHead(const HeadState<T>& state, const CausalLinearOptions& o
   if (count == kRecentKeys<T>) {  // prefetch for the fold, which follows once all heads are done
     AskFor(state.s_rest, state.dim * state.mp * sizeof(*state.s_rest), 0);
   }
-  // Four at a time. Rows from `count` on are stale; their results are not used.
+  // Takes four rows at a time. Rows from `count` on are stale; their results are not used.
   for (size_t i = 0; i < count; i += 4) {
     Vec dot[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};
     ForPairs(state.fp, [&](size_t f, size_t u) HWY_ATTR {
@@ -352,8 +353,8 @@ HWY_INLINE void ReadHead(const HeadState<T>& state, const CausalLinearOptions& o
   }
   float scale = 1;
   if (options.normalize) {
-    // One addition to `total` per iteration: with plain code, GCC 12 at -O3 miscompiles two in a
-    // row (docs/decisions/007).
+    // One addition to `total` per iteration: in the target without SIMD, GCC 12 at -O3 miscompiles
+    // total = a * b + (c * d + total) (docs/decisions/007).
     Vec total = hn::Zero(d);
     ForPairs(state.fp, [&](size_t f, size_t u) HWY_ATTR {
       const Pair phi = LoadPair(phi_q + f, u), z = WholeZ(state, f, u);
@@ -376,7 +377,8 @@ HWY_INLINE void StepAll(const LinearStepShape& shape, size_t batch,
     const ptrdiff_t at = static_cast<ptrdiff_t>(place(n)) * args.state_stride;
     const size_t recent = args.recent[place(n)];
     const HeadState<T> first(shape, args.hot + at, args.cold + at, args.heads.begin);
-    // Appends to all heads before reading any: a single head would stall on its exponentials.
+    // Appends to all heads before it reads any: reading a head right after appending to it would
+    // wait for the exponentials of its feature map.
     HeadState<T> state = first;
     for (size_t h = 0; h < heads; ++h, state.Advance()) {
       Append(state, options.feature_map, shape.value_dim, args.q.At(n, 0, h), args.k.At(n, 0, h),
@@ -384,8 +386,8 @@ HWY_INLINE void StepAll(const LinearStepShape& shape, size_t batch,
     }
     const auto bytes = [](size_t count) { return static_cast<ptrdiff_t>(count * sizeof(T)); };
     const Next within{bytes(state.dim * state.mp), bytes(state.fp + state.mp)};
-    // The last head prefetches the first head of the next sequence; in the last sequence, the first
-    // head of the same one.
+    // The last head prefetches the first head of the next sequence or, in the last sequence, of the
+    // same sequence.
     const size_t after = n + 1 < batch ? place(n + 1) : place(n);
     const ptrdiff_t across = (static_cast<ptrdiff_t>(after) * args.state_stride - at) *
                              static_cast<ptrdiff_t>(sizeof(float));

@@ -57,13 +57,13 @@ struct LinearStepShape {
     return static_cast<uint8_t>((recent + 1u) % RecentKeys());
   }
 
-  // M and F are padded to a multiple of this. In bf16, columns c and c + 16 of a block of kPad are
-  // adjacent.
+  // M and F are padded to a multiple of this. In bf16, columns c and c + 16 of a block of kPad
+  // columns are adjacent in memory.
   static constexpr size_t kPad = 32;
   static size_t Padded(size_t n) { return (n + kPad - 1) / kPad * kPad; }
 
-  // Floats of a sequence's state, multiples of 16. Steps read `hot` at each position, `cold` only
-  // when they fold:
+  // Sizes of a sequence's state, in floats, multiples of 16. Steps read `hot` at each position, and
+  // `cold` only when they fold:
   //   hot:  s [H, F, M'], z and the sum of the waiting keys [H, 2, F'],
   //         rows [RecentKeys(), H, F' + M'] of phi(k) and v
   //   cold: the remainders of z [H, F'] and s [H, F, M']
@@ -74,10 +74,12 @@ struct LinearStepShape {
   }
   size_t ColdFloats() const { return ColdSums() + Sums(!narrow); }
 
-  // Offsets: z and the rows within hot, the remainder of s within cold.
+  // Offsets, in floats, of z within hot, of the rows within hot, and of the remainder of s within
+  // cold.
   size_t HotZ() const { return Sums(narrow); }
   size_t HotRows() const { return HotZ() + 2 * heads * Padded(dim); }
   size_t ColdSums() const { return heads * Padded(dim); }
+  // Floats of LinearStepArgs::scratch.
   size_t ScratchFloats() const { return heads * Padded(dim); }
 
  private:
@@ -98,7 +100,7 @@ struct LinearStepArgs {
   float* hot = nullptr;
   float* cold = nullptr;
   ptrdiff_t state_stride = 0;
-  const uint8_t* recent = nullptr;  // by sequence: number of waiting keys, below RecentKeys()
+  const uint8_t* recent = nullptr;  // number of each sequence's waiting keys, < RecentKeys()
   // Optional, [N]: the sequences to step; default 0, 1, 2, ...
   const size_t* sequences = nullptr;
   float* scratch = nullptr;  // ScratchFloats(), aligned to 64 bytes

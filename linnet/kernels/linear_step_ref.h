@@ -3,8 +3,9 @@
 //   LinearStepRef head(F, M, options, /*narrow=*/false);
 //   std::vector<double> out = head.Step(q, k, v);     // [M]; phi is applied to q and k
 //
-// With a narrow state, rounds the same numbers to bf16 as the kernel: the waiting keys and values
-// and the leading part of s, which is read until the next fold. The sums themselves stay in double.
+// If the state is narrow, the reference rounds to bf16 the numbers that the kernel rounds: the
+// waiting keys and values, and the leading part of s, which positions read until the next fold. The
+// sums themselves stay in double.
 #ifndef LINNET_KERNELS_LINEAR_STEP_REF_H_
 #define LINNET_KERNELS_LINEAR_STEP_REF_H_
 

@@ -84,7 +84,7 @@ class Difference {
 
 LINNET_SUITE_ON_EACH_ISA(LinearSteps);
 
-// Steps, folds and prefixes in any order, for sequences at different positions.
+// Mixes steps, folds and prefixes, for sequences at different positions.
 TEST_P(LinearSteps, MatchTheReferenceOverRaggedShapes) {
   constexpr size_t kBatch = 3, kHeads = 2;
   for (auto [f, m] : {std::pair<size_t, size_t>{1, 1},

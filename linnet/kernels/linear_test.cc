@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "linnet/base/aligned.h"
+#include "linnet/base/larger_error.h"
 #include "linnet/kernels/linear_ref.h"
 #include "linnet/kernels/test_util.h"
 
@@ -52,9 +53,9 @@ TEST_P(LinearTest, MatchesTheReferenceOverRaggedShapes) {
               if (mode == LinearMode::kAdd) want += before[i];
             }
             const double off = std::abs(y[i] - want);
-            if (!(off <= worst)) worst = off;
+            worst = LargerError(worst, off);
           }
-          // Sums in fp32 of up to 100 products; the largest are near 40.
+          // These are fp32 sums of up to 100 products; the largest sums are near 40.
           EXPECT_LT(worst, 3e-5) << rows << " x " << in << " -> " << out;
         }
       }

@@ -1,15 +1,15 @@
 // The Highway body of lsh_attention.h, compiled once for each instruction set.
 //
-// A place is a position's rank after the sort by bucket, and a query sees the keys that it attends
-// to. The places of a round are processed in blocks of queries. The keys that a block sees are one
-// run of places, processed in blocks of keys. Each block gathers its rows once. Keys (and in the
-// backward, values) are packed as transposed panels two vectors wide: one dimension of adjacent
-// keys is contiguous. Rows that are summed are packed as panels of rows. All large work is then
-// sums of tiles (attention_tiles-inl.h). Results are added to the rows of their positions, a tile
-// at a time; this merges the rounds.
+// A place is a position's rank after the sort by bucket. A query sees the keys that it attends to.
+// The places of a round are processed in blocks of queries. The keys that the queries of a block
+// see form one run of places, which is processed in blocks of keys. Each block gathers its rows
+// once. Keys (and in the backward, values) are packed as transposed panels two vectors wide: one
+// dimension of adjacent keys is contiguous. Rows that are summed are packed as panels of rows. All
+// expensive work is then done by the tiles of attention_tiles-inl.h. Results are added to the rows
+// of their positions, one tile at a time, which also adds up the rounds.
 //
-// A row's sums run over rounds, and within a round over places in order, in blocks that depend on
-// the shapes alone.
+// The terms of a row's sums are added round by round, and within a round in the order of places, in
+// blocks that depend on the shapes alone.
 
 // Block sizes, the same on every target.
 #ifndef LINNET_KERNELS_LSH_ATTENTION_BLOCKS_
@@ -26,7 +26,7 @@ namespace linnet::kernels {
 // Keys per block: one block holds all keys that a block of queries sees, if chunks have at most 96
 // places.
 inline constexpr size_t kLshKeys = 192;
-// Maximum queries per block: whole chunks, if a chunk fits.
+// Maximum queries per block. A block consists of whole chunks, if a chunk fits.
 inline constexpr size_t kLshForwardQueries = 128;
 inline constexpr size_t kLshBackwardQueries = 96;
 
@@ -67,8 +67,8 @@ namespace lsh {
 
 using U32 = hn::RebindToUnsigned<F32>;
 
-// Rows of a tile. If they divide the chunk length, no tile crosses a chunk border. 16 of 32
-// registers accumulate with AVX-512, 8 of 16 with AVX2.
+// Rows of a tile. If their number divides the chunk length, no tile crosses a chunk border. 16 of
+// 32 registers accumulate with AVX-512, 8 of 16 with AVX2.
 inline constexpr size_t kTileRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
 // Weights are written for whole groups of this many keys, so that a tile of keys reads only weights
 // that have been written.
@@ -83,8 +83,9 @@ inline constexpr size_t kStride = kLshKeys + 16;
 alignas(64) inline constexpr uint32_t kIota[16] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                    8, 9, 10, 11, 12, 13, 14, 15};
 
-// Base-2 scores up to this size need no running maximum: 2^30 times a million positions and values
-// up to 1e22 stay finite. |score| <= |q| log2(e) / sqrt(D), because keys have length 1.
+// Base-2 scores up to this size need no running maximum: 2^30, summed over a million positions and
+// multiplied by values up to 1e22, stays finite. |score| <= |q| log2(e) / sqrt(D), because keys
+// have length 1.
 inline constexpr float kBound = 30;
 // Lower bound of |q|^2.
 inline constexpr float kLeastSquare = 1e-24f;
@@ -93,8 +94,9 @@ inline constexpr float kLeastSquare = 1e-24f;
 template <typename Int, typename Float>
 struct Kept {
   Int *order, *code;  // [R, L] and [L, R]
-  // [L]. Until the last round, sum_i is the sum of the weights 2^(score_ij - base_i). After it,
-  // p_ij = 2^(score_ij - base_i) sum_i for each key j that i sees; if i sees none, sum_i = 0.
+  // [L] each. sum_i is the sum of the weights 2^(score_ij - base_i), until the last round replaces
+  // it by its reciprocal. Then p_ij = 2^(score_ij - base_i) sum_i for each key j that i sees. If i
+  // sees no key, sum_i = 0.
   Float *base, *sum, *inverse_norm;
 
   Kept(const LshAttentionShape& shape, Int* places, Float* sums, size_t n, size_t h) {
@@ -120,8 +122,8 @@ HWY_INLINE void ForFours(size_t begin, size_t end, Body body) {
   if (i < end) body(i, std::integral_constant<size_t, 1>());
 }
 
-// to[r, j] = a_r . b_j for a tile's rows of a (in panels `a_panel` floats apart) and the keys of
-// vectors begin .. end - 1 of b (transposed panels).
+// to[r, j] = a_r . b_j for a tile's rows of `a`, whose panels are a_panel floats apart, and the
+// keys in vectors begin .. end - 1 of `b`, which consists of transposed panels.
 HWY_NOINLINE void Dots(size_t dim, const float* a, size_t a_panel, const float* b, size_t begin,
                        size_t end, float* HWY_RESTRICT to) {
   const auto vectors_at = [&](size_t j, auto vectors) HWY_ATTR {
@@ -135,9 +137,9 @@ HWY_NOINLINE void Dots(size_t dim, const float* a, size_t a_panel, const float* 
   if (j < end) vectors_at(j, std::integral_constant<size_t, 1>());
 }
 
-// Packs the rows at positions at[0 .. count), times `scale` and their factor, into panels of
-// `capacity` rows, padded with zeros to a multiple of a tile's rows and a panel's width. factors:
-// by position; null means 1.
+// Packs the rows at positions at[0 .. count) into panels of `capacity` rows. Multiplies each row by
+// `scale` and by factors[position] (null factors: 1). Pads with zeros to a multiple of a tile's
+// rows and of a panel's width.
 void PackPanels(const AttentionRows<const float>& rows, const int32_t* at, size_t count, size_t dim,
                 float scale, const float* factors, size_t capacity, float* HWY_RESTRICT to) {
   const F32 d;
@@ -159,8 +161,9 @@ void PackPanels(const AttentionRows<const float>& rows, const int32_t* at, size_
   }
 }
 
-// Packs the rows at positions at[0 .. count), times their factor, as transposed panels,
-// [dim][kTileWidth] each, padded with zeros to a panel's width. `zeros` is a row of zeros.
+// Packs the rows at positions at[0 .. count), each times factors[position] (null factors: 1), into
+// transposed panels, [dim][kTileWidth] each. Pads the last panel with zeros. `zeros` is a row of
+// zeros.
 void PackTransposed(const AttentionRows<const float>& rows, const int32_t* at, size_t count,
                     size_t dim, const float* factors, const float* zeros, float* HWY_RESTRICT to) {
   for (size_t j = 0; j < count; j += kTileWidth, to += dim * kTileWidth) {
@@ -195,10 +198,10 @@ void PackTransposed(const AttentionRows<const float>& rows, const int32_t* at, s
   }
 }
 
-// The queries at places first .. first + count - 1 of a round, and the run of places
-// lo[i] .. hi[i] - 1 that each sees: its bucket within its own chunk and the one before, and, if
-// causal, up to itself. The run always includes the query's own place, which Tile::Hide() removes;
-// lo and hi never decrease, and hi[i] > first + i.
+// The queries at places first .. first + count - 1 of a round, and for each query i the run of
+// places lo[i] .. hi[i] - 1 that it sees: those of its bucket in its own chunk and the chunk before
+// and, if causal, only those up to its own place. The run always includes the query's own place,
+// which Tile::Hide() removes. lo and hi never decrease with i, and hi[i] > first + i.
 struct Queries {
   size_t first, count;
   const int32_t* order;  // [L], the round's position at each place
@@ -228,8 +231,9 @@ struct Queries {
     const auto window = [&](size_t i) {
       return chunk_of[i] == 0 ? 0 : (chunk_of[i] - size_t{1}) * chunk;
     };
-    // Searches the places before and after the block, to find where the first query's bucket begins
-    // and, below, where the last query's ends.
+    // Searches the places before the block for the start of the first query's bucket. A second
+    // search, below, goes through the places after the block for the end of the last query's
+    // bucket.
     size_t begin = first;
     const size_t own = chunk_of[0] * chunk;
     while (begin > window(0) &&
@@ -266,8 +270,8 @@ struct Queries {
     }
   }
   // [KeysBegin(), KeysEnd()) covers the places that any query of the block sees. It begins a whole
-  // number of panels after the begin of the chunk before the first query's, so that panels align
-  // with chunks if chunks are whole panels.
+  // number of panels after the start of the chunk before the first query's chunk, so that panels
+  // align with chunks if a chunk is a whole number of panels.
   size_t KeysBegin(size_t chunk) const {
     const size_t own = first / chunk * chunk, window = own < chunk ? 0 : own - chunk;
     return window + (lo[0] - window) / kTileWidth * kTileWidth;
@@ -292,8 +296,8 @@ struct Keys {
 
 // The keys of a block that a tile of queries sees.
 struct Tile {
-  // The run of keys that each row sees, and the row's own place, relative to the first place of the
-  // block of keys.
+  // For each row (query): the run of keys that it sees, and its own place. Both are relative to the
+  // first place of the block of keys.
   uint32_t lo[kTileRows] = {}, length[kTileRows] = {}, self[kTileRows] = {};
   const int32_t* codes[kTileRows];
   size_t earlier;     // rounds before this one
@@ -320,14 +324,15 @@ struct Tile {
     end = keys_begin < keys_end ? RoundUp(keys_end, kGrain) / kTileLanes : begin;
   }
 
-  // The range of the vectors that contain keys of row r's run.
+  // The range of vectors that contain keys of row r's run.
   size_t Begin(size_t r) const { return length[r] == 0 ? begin : lo[r] / kTileLanes; }
   size_t End(size_t r) const {
     return length[r] == 0 ? begin : (lo[r] + length[r] + kTileLanes - 1) / kTileLanes;
   }
 
-  // Keeps the lanes of x, the kCount vectors of keys from vector j on, whose key row r sees in this
-  // round and in no earlier one. The others become `hidden`.
+  // x holds one lane for each key in the kCount vectors of keys from vector j on. Keeps the lanes
+  // of keys that row r sees in this round but in no earlier round, and sets the other lanes to
+  // `hidden`.
   template <size_t kCount>
   HWY_INLINE void Hide(size_t r, size_t j, const int32_t* key_codes, Vec hidden,
                        Vec (&x)[kCount]) const {
@@ -335,8 +340,9 @@ struct Tile {
     const U32 du;
     using Word = hn::Vec<U32>;
     const Word one = hn::Set(du, 1);
-    // The least difference of codes over the earlier rounds, unsigned and at most 2. A difference
-    // of 0 or 1 means that the round has shown the key: same bucket, and same or preceding chunk.
+    // least: the smallest difference between the query's code and the key's code over the earlier
+    // rounds, as unsigned numbers, capped at 2. A difference of 0 or 1 means that the query saw the
+    // key in that round: same bucket, and same or preceding chunk.
     Word least[kCount];
     Unrolled<kCount>([&](auto v) HWY_ATTR { least[v] = hn::Set(du, 2); });
     const int32_t* from = key_codes + j * kTileLanes;
@@ -365,7 +371,7 @@ HWY_INLINE void Clear(float* row, size_t begin, size_t end) {
 
 // Turns a tile's scores into weights 2^(score - base), in place; sums[r] is the sum of row r. If
 // the scores are not bounded, bases are running maxima that continue from earlier blocks, and
-// rescale[r] is the factor for earlier results of row r.
+// rescale[r] receives the factor by which row r's earlier results must be multiplied.
 HWY_NOINLINE void Weights(const Tile& tile, const int32_t* key_codes, bool bounded,
                           const bool* row_bounded, float* HWY_RESTRICT weights,
                           float* HWY_RESTRICT bases, float* HWY_RESTRICT rescale,
@@ -429,8 +435,8 @@ HWY_NOINLINE void Weights(const Tile& tile, const int32_t* key_codes, bool bound
   }
 }
 
-// to_r = to_r rescale[r] + sum_j w_rj b_j over keys begin .. end - 1, for a tile's rows, each at
-// its own address. `begins` drops the first term.
+// to_r = to_r rescale[r] + sum_j w_rj b_j over keys begin .. end - 1, for the rows r of a tile;
+// to[r] points to row r. `begins` drops the first term.
 HWY_NOINLINE void SumKeys(size_t begin, size_t end, size_t width, bool begins, const float* weights,
                           const float* b, const float* HWY_RESTRICT rescale,
                           float* const* HWY_RESTRICT to) {
@@ -452,7 +458,7 @@ HWY_NOINLINE void SumKeys(size_t begin, size_t end, size_t width, bool begins, c
 }
 
 // to_j = sum_i w_ij x_i over `count` queries, for a tile of keys. w points to the tile's first
-// query and key in the weights or gradients, x to the first query's row of the first panel.
+// query and key in the weights or gradients; x points to the first query's row of the first panel.
 HWY_NOINLINE void SumQueries(size_t count, size_t columns, const float* w, const float* x,
                              float* HWY_RESTRICT to) {
   const F32 d;
@@ -465,8 +471,8 @@ HWY_NOINLINE void SumQueries(size_t count, size_t columns, const float* w, const
   });
 }
 
-// Turns a tile's scores and v_j . grad_out_i into p_ij and ds_ij sqrt(D), in place; 0 for keys that
-// are not seen.
+// In place, turns `weights` from a tile's scores into p_ij, and `grads` from v_j . grad_out_i into
+// ds_ij sqrt(D). Both become 0 for keys that are not seen.
 HWY_NOINLINE void GradWeights(const Tile& tile, const int32_t* key_codes,
                               const float* HWY_RESTRICT bases, const float* HWY_RESTRICT factors,
                               const float* HWY_RESTRICT deltas, float* HWY_RESTRICT weights,
@@ -521,8 +527,9 @@ struct HashPieces {
         counts(slot.Take<int32_t>(options.buckets + 1)) {}
 };
 
-// to [kTileRows, kTileWidth]: a tile of planes, a[k * stride + r], times a panel of positions. Not
-// inlined, so that the caller's values take no registers from the sums.
+// to[r, t] = sum_k a[k * stride + r] b[k, t]: the products of a tile of kTileRows planes with a
+// panel of kTileWidth positions. Not inlined, so that the caller's values take no registers from
+// the sums.
 HWY_NOINLINE void PlaneProducts(size_t dim, const float* a, size_t stride, const float* b,
                                 float* HWY_RESTRICT to) {
   const F32 d;
@@ -539,9 +546,9 @@ HWY_NOINLINE void PlaneProducts(size_t dim, const float* a, size_t stride, const
   Unrolled<kTileRows * 2>([&](auto i) HWY_ATTR { hn::Store(sum[i], d, to + i * kTileLanes); });
 }
 
-// Index of the first maximum of [x; -x] for a panel of positions, where x = q R with planes R
-// [dim, half]. With a NaN, the bucket is unspecified. tail: memory for planes that do not fill a
-// tile.
+// Writes the bucket of each position of a panel: the index of the first maximum of [x; -x], where
+// x = q R with planes R [dim, half]. If x contains a NaN, the bucket is unspecified. `tail` is
+// memory for a copy of planes that do not fill a tile.
 HWY_NOINLINE void PanelBuckets(size_t dim, size_t half, const float* q, const float* planes,
                                float* HWY_RESTRICT tail, int32_t* HWY_RESTRICT buckets) {
   const F32 d;
@@ -764,8 +771,8 @@ void LshForwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& 
   if (round + 1 == shape.rounds) FinishQueries(queries, kept, v_rows, out_rows, value_dim);
 }
 
-// For positions first .. first + count - 1 of one head: writes delta and the initial gradients:
-// zero, but grad_v_i = grad_out_i if i sees no key.
+// Writes delta and initializes the gradients at positions first .. first + count - 1 of one head:
+// to zero, except that grad_v_i = grad_out_i if i sees no key.
 void LshBackwardBegin(const LshAttentionShape& shape, const LshAttentionBackwardArgs& args,
                       size_t n, size_t h, size_t first, size_t count) {
   using namespace lsh;
@@ -808,8 +815,8 @@ struct BackwardPieces {
         codes(slot.Take<int32_t>(shape.rounds * kStride)) {}
 };
 
-// Adds key j's sums over the block's queries to the gradients of its position. grad_k holds g_j
-// times 1 / ln(2), in the panel layout of `keys`, which hold k times 1 / sqrt(D).
+// Adds key j's sums over the block's queries to the gradients of its position. `keys` holds k /
+// sqrt(D) in panels, and grad_k holds g_j / ln(2) in the same layout.
 HWY_INLINE void AddKey(size_t dim, size_t value_dim, const BackwardPieces& at, size_t j,
                        float inverse_norm, float* grad_q, float* grad_v) {
   const F32 d;
@@ -835,7 +842,7 @@ HWY_INLINE void AddKey(size_t dim, size_t value_dim, const BackwardPieces& at, s
 }
 
 // Adds the gradients of the keys at places begin .. begin + keys.count - 1, from the weights that
-// the queries' tiles have written. The queries that see a tile of keys are also one run.
+// the queries' tiles have written. The queries that see a tile of keys also form one run of places.
 HWY_INLINE void GradientsOfKeys(const Queries& queries, const Keys& keys, size_t begin,
                                 const float* inverse_norm, const BackwardPieces& at,
                                 AttentionRows<float> grad_q_rows, AttentionRows<float> grad_v_rows,

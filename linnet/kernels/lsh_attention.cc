@@ -27,8 +27,8 @@ namespace {
 
 constexpr size_t Blocks(size_t n, size_t size) { return (n + size - 1) / size; }
 
-// Divides pieces of work among the slots. A piece is all work of one head if the heads alone occupy
-// the slots; else each stage has its own pieces, several per head.
+// Divides pieces of work among the slots. A piece is all the work of one head if there are enough
+// heads to occupy the slots; otherwise each stage is divided into several pieces per head.
 class Heads {
  public:
   Heads(const LshAttentionShape& shape, const LshAttentionOptions& options, Scratch scratch,
@@ -65,20 +65,22 @@ class Heads {
   ParallelFor parallel_for_;
 };
 
-// One head's rows copied to contiguous memory of the slot. In [N, L, H, dim] they are so far apart
-// that they all fall into few sets of the cache, and each round visits them in another order.
+// Copies of one head's rows in contiguous memory of the slot. In a tensor [N, L, H, dim], these
+// rows are so far apart that they all fall into few sets of the cache, and each round visits them
+// again in another order.
 class DenseRows {
  public:
   explicit DenseRows(float* memory)
       : next_(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(memory) + 63) &
                                        ~uintptr_t{63})) {}
 
-  // Floats for the rows of q, v and three gradients; the forward needs only q, v and out.
+  // Floats for the rows of q, v, grad_out, grad_q and grad_v. The forward needs less: q, v and out.
   static size_t Needed(const LshAttentionShape& shape) {
     return shape.length * (2 * Stride(shape.dim) + 3 * Stride(shape.value_dim)) + 16;
   }
 
-  // Rows to use instead of those of x; copies `rows` of them if T is const.
+  // Returns the rows to use instead of those of x: x itself if its rows are close together,
+  // otherwise new memory. If T is const (an input), copies the first `rows` rows there.
   template <typename T>
   Strided<T> Of(const Strided<T>& x, size_t n, size_t h, size_t length, size_t rows, size_t width) {
     if (IsDense(x, width)) return x;
@@ -118,7 +120,8 @@ class DenseRows {
   float* next_;
 };
 
-// The blocks of a sequence: the first place and the number of places of block i.
+// Divides the places of a sequence into blocks of `size`. First(i) is the first place of block i,
+// Size(i) its number of places.
 struct BlocksOf {
   size_t length, size;
   size_t count() const { return Blocks(length, size); }

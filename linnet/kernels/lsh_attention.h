@@ -25,10 +25,10 @@
 //   out_i  = sum_{j in S(i)} p_ij v_j               [M];  v_i where S(i) is empty
 //
 // This equals the published sum over rounds. There, each round is weighted by its share of the
-// normalizer, and each score is lowered by the log of the number of rounds in which i sees j; here
-// the first such round counts the key in full. Inputs at positions from lengths[n] on are not read;
-// outputs there are zeros. A NaN or infinity at an earlier position may also cause NaNs at
-// positions that do not see it.
+// normalizer, and each score is lowered by the log of the number of rounds in which i sees j. Here,
+// the first round in which i sees j counts in full, and later rounds do not count. Inputs at
+// positions from lengths[n] on are not read; outputs there are zeros. A NaN or infinity at a
+// position before lengths[n] may also cause NaNs at positions that do not see it.
 //
 // In sorted order a position sees one run of places: its own bucket within its own chunk and the
 // one before, and, if causal, up to itself. Products are computed for these runs only.
@@ -58,8 +58,8 @@ struct LshAttentionOptions {
 };
 
 // Floats of scratch for each slot on the active instruction set, for forward and backward: one
-// head's rows of q, v and three gradients (copied unless they are contiguous), and a part that
-// depends on D, M, R and the number of buckets alone.
+// head's rows of q, v, grad_out, grad_q and grad_v (copied there unless they are contiguous), and a
+// part that depends on D, M, R and the number of buckets alone.
 size_t LshAttentionScratch(const LshAttentionShape& shape, const LshAttentionOptions& options);
 
 // Sizes of the buffers that the forward writes and the backward reads: places and codes (2 N H R L
@@ -80,7 +80,8 @@ struct LshAttentionForwardArgs {
   float* sums = nullptr;  // written: LshAttentionSums() floats for the backward
 };
 
-// Parallel over N x H if these occupy the slots; else over blocks of positions, round by round.
+// Runs in parallel over the N x H heads if they are enough to occupy the slots; otherwise over
+// blocks of positions, round by round.
 void LshAttentionForward(const LshAttentionShape& shape, const LshAttentionOptions& options,
                          const LshAttentionForwardArgs& args, Scratch scratch,
                          ParallelFor parallel_for);
@@ -102,8 +103,8 @@ struct LshAttentionBackwardArgs {
 //   grad_v_j = sum_i p_ij grad_out_i             (p_ii = 1 if S(i) is empty)
 //   grad_q_i = sum_j ds_ij k_j + (g_i - k_i (k_i . g_i)) / |q_i|,   g_j = sum_i ds_ij q_i
 //
-// If |q_i| < 1e-12, g_i / 1e-12 replaces the second term. Parallel like the forward if chunk <= 96,
-// else over N x H only.
+// If |q_i| < 1e-12, g_i / 1e-12 replaces the second term. Runs in parallel like the forward if
+// chunk <= 96, otherwise over N x H only.
 void LshAttentionBackward(const LshAttentionShape& shape, const LshAttentionOptions& options,
                           const LshAttentionBackwardArgs& args, Scratch scratch,
                           ParallelFor parallel_for);

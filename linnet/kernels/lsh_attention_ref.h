@@ -76,7 +76,8 @@ class LshAttentionRef {
              chunk[r][i] - chunk[r][j] <= 1 && (!options.causal || j <= i);
     };
     for (size_t i = 0; i < valid; ++i) {
-      // Scores minus the log of the number of rounds in which i sees j; -inf in the other rounds.
+      // scores[r][j]: the score minus the log of the number of rounds in which i sees j; -inf if i
+      // does not see j in round r.
       const double nothing = -std::numeric_limits<double>::infinity();
       std::vector<Vector> scores(rounds, Vector(valid, nothing));
       double largest = nothing;

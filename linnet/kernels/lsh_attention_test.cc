@@ -39,7 +39,7 @@ double Difference(const Doubles& got, const Doubles& want) {
 // Layout of Rows in memory: the first row is `shift` floats from the start. Kernels must not change
 // the gaps between and around the rows.
 struct Layout {
-  size_t shift = 0, gap = 0;  // gap: floats between one position's heads and the next's
+  size_t shift = 0, gap = 0;  // gap: floats between one position's rows and the next's
   bool head_major = false;
 };
 
@@ -201,7 +201,7 @@ struct Tolerance {
   double out = 1e-5, q = 3e-5, v = 1e-5;
 };
 
-// Forward and backward of one problem against the reference.
+// Compares the forward and backward of one problem with the reference.
 void CheckPass(const Problem& problem, Pass& run, Tolerance tolerance = {}) {
   const LshAttentionShape& s = problem.shape;
   SCOPED_TRACE(testing::Message() << "N " << s.batch << " L " << s.length << " H " << s.heads
@@ -384,7 +384,8 @@ TEST_P(LshAttention, ResultsDoNotDependOnThreads) {
   }
 }
 
-// The gradients of reference and kernel against finite differences of the reference's forward.
+// Compares the gradients of the reference and of the kernel with finite differences of the
+// reference's forward.
 TEST_P(LshAttention, GradientsMatchFiniteDifferences) {
   for (const bool causal : {false, true}) {
     const Problem problem{{1, 13, 1, 3, 2, 3}, {4, 3, causal}};

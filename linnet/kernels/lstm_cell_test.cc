@@ -41,7 +41,7 @@ TEST_P(LstmCellTest, MatchesTheReference) {
   }
 }
 
-// The gradients of out * a + cell * b, against central differences.
+// Compares the gradients of out * a + cell * b with central differences.
 TEST_P(LstmCellTest, GradientsMatchDifferencesOfTheReference) {
   for (const size_t h : kHidden) {
     const std::vector<float> sums = Random(kRows * 4 * h, 1), before = Random(kRows * h, 2);

@@ -15,7 +15,8 @@ namespace linnet::kernels::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 using F32 = hn::ScalableTag<float>;
 
-// Enough to hide the latency (four or five cycles on each of two FMA ports); fits 16 registers.
+// Enough chains to hide the latency of multiply-adds (four or five cycles on each of two FMA
+// ports), but few enough for 16 registers.
 constexpr size_t kChains = 10;
 
 float SpinFma(size_t rounds) {

@@ -11,7 +11,8 @@
 namespace linnet::kernels {
 namespace {
 
-// Maximum number of primitives in a thread's cache. (Creating one compiles code for its shape.)
+// Maximum number of oneDNN primitives that each thread keeps, because creating a primitive compiles
+// code for its shape.
 constexpr size_t kMaxKept = 256;
 
 dnnl::engine& Cpu() {
@@ -64,7 +65,7 @@ Primitive Make(const MatMulShape& shape, const Variant& variant) {
 
 // The number of threads for a product. Within a parallel region it runs on the calling thread
 // alone, but oneDNN would still split the work for as many threads as outside the region. So this
-// sets the OpenMP thread count to 1, which lasts until the region ends.
+// function sets the OpenMP thread count to 1, which lasts until the region ends.
 int ThreadsHere() {
   if (!omp_in_parallel()) return omp_get_max_threads();
   if (omp_get_max_threads() != 1) omp_set_num_threads(1);
@@ -74,7 +75,8 @@ int ThreadsHere() {
 }  // namespace
 
 bool MatMulSupports(MatType operands, MatType result) {
-  // Without native instructions oneDNN falls back to conversions, slower than fp32.
+  // Without native instructions, oneDNN falls back to conversions, which are slower than fp32
+  // products.
   constexpr auto kBf16Isa = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
   if (operands == MatType::kBf16 &&
       (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kBf16Isa) != kBf16Isa) {

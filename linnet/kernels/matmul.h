@@ -5,8 +5,8 @@
 //          {weight, MatType::kBf16, /*transposed=*/true}, bias, {y, MatType::kF32});
 //
 // Accumulates in fp32 for all types. Uses the calling thread's number of OpenMP threads, as set by
-// omp_set_num_threads() or libtorch's at::set_num_threads(); within an OpenMP region, the calling
-// thread alone. The order of summation is up to oneDNN: unlike in the other kernels, the
+// omp_set_num_threads() or libtorch's at::set_num_threads(); within an OpenMP region, uses the
+// calling thread alone. The order of summation is up to oneDNN: unlike in the other kernels, the
 // last bits may depend on the number of threads. For constant weights and reproducible bits see
 // linear.h.
 #ifndef LINNET_KERNELS_MATMUL_H_
@@ -43,11 +43,11 @@ constexpr MatType MatTypeOf() {
   return sizeof(T) == sizeof(BFloat16) ? MatType::kBf16 : MatType::kF32;
 }
 
-// Whether this processor can multiply two operands of type `operands` into `result`.
+// Whether this processor has instructions for products of type `operands` into `result`.
 bool MatMulSupports(MatType operands, MatType result);
 
 // bias is [n] in fp32, or null. A and B have the same type. Dimensions are at least 1. Throws
-// RuntimeError if MatMulSupports() is false or memory runs out.
+// RuntimeError if oneDNN cannot multiply these types on this processor, or if memory runs out.
 void MatMul(const MatMulShape& shape, const MatOperand& a, const MatOperand& b, const float* bias,
             const MatResult& c);
 

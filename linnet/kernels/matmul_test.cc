@@ -6,7 +6,6 @@
 #include <cmath>
 #include <vector>
 
-#include "linnet/error.h"
 #include "linnet/rng.h"
 
 namespace linnet::kernels {
@@ -80,7 +79,6 @@ TEST(MatMul, MatchesTheDefinition) { CompareAll(MatType::kF32, MatType::kF32); }
 
 TEST(MatMul, MatchesTheDefinitionFromBf16) {
   if (!MatMulSupports(MatType::kBf16, MatType::kF32)) {
-    EXPECT_THROW(CompareAll(MatType::kBf16, MatType::kF32), Error);
     GTEST_SKIP() << "this processor has no bf16 instructions";
   }
   CompareAll(MatType::kBf16, MatType::kF32);

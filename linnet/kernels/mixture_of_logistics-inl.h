@@ -1,5 +1,5 @@
-// The Highway body of mixture_of_logistics.h, compiled once for each instruction set: one row at a
-// time, vectorized over its mixtures.
+// The Highway body of mixture_of_logistics.h, compiled once for each instruction set. It processes
+// one row at a time, vectorized over the row's mixture components.
 #if defined(LINNET_KERNELS_MIXTURE_OF_LOGISTICS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_MIXTURE_OF_LOGISTICS_INL_H_
 #undef LINNET_KERNELS_MIXTURE_OF_LOGISTICS_INL_H_
@@ -17,7 +17,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// ln P_i(b) for a vector of components, and its derivatives.
+// ln P_i(b) for a vector of components, and its derivatives with respect to mean and log-scale.
 struct LogisticBins {
   Vec log_probability, d_mean, d_log_scale;
 };
@@ -36,8 +36,8 @@ HWY_INLINE LogisticBins LogisticBin(uint8_t byte, Vec mean, Vec log_scale) {
   const Vec minus = hn::Mul(hn::Sub(center, half_bin), inverse);
   const Vec width = hn::Mul(hn::Set(d, 2.0f / 255), inverse);
 
-  // At an end where the bin reaches to infinity, the factor is 1: its logarithm and derivatives are
-  // 0.
+  // P_i is the product of three factors (see the header). If the bin reaches to infinity at one
+  // end, the factors that involve this end are 1: their logarithms and derivatives are 0.
   Vec log_outside = zero, inside = one;
   Vec d_plus = zero, d_minus = zero, d_width = zero;
   if (byte != 255) {  // ln sigmoid(plus)
@@ -72,8 +72,8 @@ HWY_INLINE Vec OrMinusInfinity(Vec v, size_t used) {
   return hn::IfThenElse(hn::FirstN(d, used), v, hn::Set(d, -HUGE_VALF));
 }
 
-// ln sum_i exp(x_i) over the row x, padded with -inf. If not null, `exponentials` receives
-// softmax(x); it may alias x.
+// Returns ln sum_i exp(x_i) over the row x [n], which is padded with -inf to whole vectors. If
+// `exponentials` is not null, it receives softmax(x). It may alias x.
 HWY_INLINE float LogSumExp(const float* x, size_t n, float* exponentials) {
   const F32 d;
   Vec max = hn::Load(d, x);

@@ -23,8 +23,8 @@ void MixtureOfLogistics(size_t rows, size_t mixtures, const float* outputs, cons
   });
 }
 
-// Not vectorized: it draws only one byte per image and position. Double precision gives the same
-// result on every target.
+// Not vectorized: a call draws only one byte, for one position of one image. Double precision gives
+// the same result on every target.
 uint8_t SampleMixtureOfLogistics(size_t mixtures, const float* outputs, float u_mixture,
                                  float u_value, const LogisticsSamplerOptions& options) {
   const double temperature = options.temperature;

@@ -123,7 +123,7 @@ TEST_P(MixtureTest, RowsDoNotDependOnOtherRowsOrThreads) {
             }));
 }
 
-// The sampler against P: over many draws, the counts of the bytes must agree with their
+// Compares the sampler with P: over many draws, the counts of the bytes must agree with their
 // probabilities.
 TEST(MixtureSampler, FollowsTheDensity) {
   for (size_t mixtures : {1, 4, 10}) {
@@ -155,13 +155,14 @@ TEST(MixtureSampler, FollowsTheDensity) {
       }
     }
     if (rare_expected >= 10) add(rare_counted, rare_expected);
-    // Its mean is cells - 1 and its variance twice that; tolerance: five standard deviations.
+    // The statistic has mean cells - 1 and variance 2 (cells - 1). The tolerance is five standard
+    // deviations.
     EXPECT_LT(statistic, cells + 5 * std::sqrt(2 * cells)) << mixtures;
   }
 }
 
 TEST(MixtureSampler, Options) {
-  // Two components: byte 51 (x = -0.6), the likelier, and byte 204 (x = 0.6).
+  // Two components: one at byte 51 (x = -0.6), which is more likely, and one at byte 204 (x = 0.6).
   const Floats outputs = {1.0f, 0.0f, -0.6f, 0.6f, -3.0f, -3.0f};
   const auto sample = [&](float u, float v, LogisticsSamplerOptions options) {
     return int{SampleMixtureOfLogistics(2, outputs.data(), u, v, options)};

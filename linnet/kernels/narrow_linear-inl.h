@@ -28,7 +28,7 @@ using I32 = hn::RebindToSigned<F32>;
 // ------------------------------------------------------------------------------------------
 // Activations.
 
-// `used` inputs from i on, times their factors if given.
+// Loads `used` inputs from i on and multiplies them by their factors, if given.
 HWY_INLINE Vec LoadScaled(const float* x, const float* factor, size_t i, size_t used) {
   const Vec value = LoadN(x + i, used);
   return factor == nullptr ? value : hn::Mul(value, LoadN(factor + i, used));
@@ -87,8 +87,8 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, co
 // Products without a dot-product unit.
 
 inline constexpr size_t kNarrowVectors = kPanel / hn::MaxLanes(F32());  // vectors per panel
-// Maximum rows of a tile, and its panels: enough sums to hide the latency of multiply-adds, but no
-// more than fit in registers.
+// kNarrowRows: maximum rows of a tile. NarrowPanels(): panels of a tile with the given rows, enough
+// to hide the latency of multiply-adds, but no more than registers can hold.
 inline constexpr size_t kNarrowRows = HWY_TARGET == HWY_AVX3 ? 8 : HWY_TARGET == HWY_SCALAR ? 1 : 4;
 constexpr size_t NarrowPanels(size_t rows, NarrowType type) {
   if (HWY_TARGET == HWY_SCALAR || rows > 2) return 1;
@@ -113,7 +113,7 @@ HWY_INLINE void FinishNarrow(const NarrowArgs& args, size_t row, const std::byte
   StoreN(result, y, used);
 }
 
-// A tile that starts at `row` and at the panel of output `column`.
+// A tile that starts at `row` and at `panel`, the panel of output `column`.
 template <size_t kPanels>
 struct NarrowTile {
   static constexpr size_t kVectors = kPanels * kNarrowVectors;
@@ -141,7 +141,8 @@ HWY_INLINE hn::Vec<I32> FourBytes(const std::byte* x) {
   return hn::Set(I32(), bytes);  // one load; values from general registers cost a shuffle
 }
 
-// bf16: adds the product of the first input of each pair, then that of the second.
+// Computes a bf16 tile. For each pair of inputs, adds the product of the first input, then the
+// product of the second.
 template <size_t kRows, size_t kPanels>
 HWY_INLINE void BFloat16Tile(const NarrowTile<kPanels>& tile) {
   constexpr size_t kVectors = NarrowTile<kPanels>::kVectors;
@@ -167,7 +168,7 @@ HWY_INLINE void BFloat16Tile(const NarrowTile<kPanels>& tile) {
     const auto input = [&](auto r) HWY_ATTR { return hn::BitCast(du, FourBytes(x[r] + at)); };
     Unrolled<kPanels>(
         [&](auto p) HWY_ATTR { hwy::Prefetch(weights[p * kNarrowVectors] + w + 64 * 4 * kPanel); });
-    // Keeps the weights or the inputs in registers, whichever need fewer.
+    // Keeps either the weights or the inputs in registers, whichever need fewer registers.
     if constexpr (kVectors <= kRows) {
       Vec w1[kVectors], w2[kVectors];
       Unrolled<kVectors>([&](auto v) HWY_ATTR {
@@ -197,7 +198,8 @@ HWY_INLINE void BFloat16Tile(const NarrowTile<kPanels>& tile) {
   });
 }
 
-// sum + the products of each output's four unsigned weights with four values of a row.
+// Returns, for each output (lane), sum + the dot product of its four unsigned weights with four
+// values of a row.
 HWY_INLINE hn::Vec<I32> DotOfFour(hn::Vec<I32> sum, hn::Vec<I32> four, const int8_t* x) {
   const I32 d;
   const auto weight = [&](auto shift) HWY_ATTR {
@@ -212,7 +214,8 @@ HWY_INLINE hn::Vec<I32> DotOfFour(hn::Vec<I32> sum, hn::Vec<I32> four, const int
 }
 
 #if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
-// The same with x86's 16-bit pair products: bytes 0 and 2, then 1 and 3.
+// Like DotOfFour(), with x86's pair products of 16-bit integers: first bytes 0 and 2, then bytes 1
+// and 3.
 HWY_INLINE hn::Vec<I32> DotOfPairs(hn::Vec<I32> sum, hn::Vec<I32> four, hn::Vec<I32> x02,
                                    hn::Vec<I32> x13) {
   const hn::Repartition<int16_t, I32> d16;
@@ -299,8 +302,8 @@ NarrowRowsTable(std::index_sequence<kIndex...>) {
 
 void NarrowLinearBody(const NarrowArgs& args) {
   static constexpr auto kTable = NarrowRowsTable(std::make_index_sequence<kNarrowRows>());
-  // Tiles of nearly equal height. The weights of two panels (48 KiB at 768 inputs in bf16) stay in
-  // the caches near the core while all rows pass over them.
+  // Tiles have nearly equal heights. The weights of two panels (48 KiB at 768 inputs in bf16) stay
+  // in the caches near the core while all rows pass over them.
   const size_t tiles = (args.rows + kNarrowRows - 1) / kNarrowRows;
   const size_t block = tiles == 1 ? args.out : 2 * kPanel;
   for (size_t column = 0; column < args.out; column += block) {

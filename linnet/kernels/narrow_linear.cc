@@ -27,8 +27,8 @@ namespace {
 
 [[maybe_unused]] bool Aligned(const void* at) { return reinterpret_cast<uintptr_t>(at) % 64 == 0; }
 
-// Zeroes the packed matrix, copies the biases, and calls body(floats after the panel's biases,
-// first output, number of outputs) for each panel.
+// Zeroes the packed matrix, copies the biases, and calls body(pointer to the floats after the
+// panel's biases, first output, number of outputs) for each panel.
 template <class Body>
 void ForPanels(NarrowType type, size_t in, size_t out, const float* bias, std::byte* packed,
                const Body& body) {

@@ -14,8 +14,8 @@
 //
 // bf16: activations are rounded to bf16 too, products are exact and sums fp32. int8: a weight is
 // value * the scale of its output; an activation is value * the scale of its row, which is the
-// row's largest magnitude / 127. Sums are exact integers, and y = b + sum * (scale * scale) in
-// fp32.
+// row's largest magnitude / 127. Sums are exact integers, and y = b + sum * (row's scale * output's
+// scale) in fp32.
 //
 // A row's result does not depend, bit for bit, on the other rows, on their number, or on how the
 // outputs are split into ranges of whole panels. int8 gives the same bits on every processor
@@ -57,8 +57,8 @@ constexpr size_t PackedNarrowSize(NarrowType type, size_t in, size_t out) {
          (header + RoundUp(in, kNarrowInputs) * kPanel * NarrowBytes(type));
 }
 
-// weight [out, in], rows weight_stride apart (so it may be columns of a wider matrix); bias [out],
-// or null for zeros; packed is aligned to 64 bytes.
+// weight [out, in], with rows weight_stride floats apart (so it may be columns of a wider matrix);
+// bias [out], or null for zeros; packed is aligned to 64 bytes.
 void PackBf16(size_t in, size_t out, const float* weight, size_t weight_stride, const float* bias,
               std::byte* packed);
 // value [out, in] in -127 .. 127, scale [out]; in <= kMostInt8Inputs.
@@ -67,13 +67,13 @@ void PackInt8(size_t in, size_t out, const int8_t* value, size_t value_stride, c
 
 // Quantizes one output's weights to int8: the nearest value * scale, with value in -127 .. 127. The
 // scale has 17 significant bits, so that value * scale is an exact float, and quantizing these
-// products again gives the same values and scale. Returns the scale: 0 if all weights are zero, if
-// it would be subnormal, or if a weight is not finite.
+// products again gives the same values and scale. Returns the scale, or 0 if all weights are zero,
+// the scale would be subnormal, or a weight is not finite.
 float QuantizeWeights(size_t n, const float* weight, int8_t* value);
 
 // Rows of narrow activations, in the caller's memory: `data` [rows, RoundUp(in, kNarrowInputs)].
-// int8 rows also have a `scale` and an `offset`: -128 times the sum of the row's values, which
-// cancels the 128 added to each weight.
+// int8 rows also have a `scale` and an `offset`. The offset is -128 times the sum of the row's
+// values; it cancels the 128 added to each weight.
 struct NarrowRows {
   NarrowType type = NarrowType::kBf16;
   std::byte* data = nullptr;  // aligned to 64 bytes
@@ -81,15 +81,16 @@ struct NarrowRows {
   int32_t* offset = nullptr;
 };
 
-// Bytes that TakeNarrowRows() needs at `memory`, which must be aligned to 64 bytes.
+// Bytes of memory that TakeNarrowRows() needs.
 size_t NarrowRowsSize(NarrowType type, size_t rows, size_t in);
+// Lays out rows in `memory`, which must be aligned to 64 bytes.
 NarrowRows TakeNarrowRows(NarrowType type, size_t rows, size_t in, std::byte* memory);
 // The rows from `first` on.
 NarrowRows RowsFrom(const NarrowRows& rows, size_t first, size_t in);
 
-// Converts x [rows, in], rows x_stride floats apart, into `to`. Multiplies each input by its factor
-// [in] first, unless null. int8: the scale is the largest magnitude / 127; a row with
-// infinity or NaN gives NaN.
+// Converts x [rows, in], rows x_stride floats apart, into `to`. First multiplies each input by its
+// `factor` [in], unless `factor` is null. int8: a row's scale is its largest magnitude / 127; a row
+// that contains infinity or NaN gives NaN results.
 void NarrowActivations(size_t rows, size_t in, const float* x, size_t x_stride, const float* factor,
                        const NarrowRows& to);
 

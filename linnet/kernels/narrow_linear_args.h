@@ -17,8 +17,9 @@ struct NarrowArgs {
   size_t y_stride;
 
   size_t row_bytes() const { return RoundUp(in, kNarrowInputs) * NarrowBytes(x.type); }
-  // Bytes from one panel to the next, and from the start of a panel to its weights.
+  // Bytes from one panel to the next.
   size_t panel_bytes() const { return PackedNarrowSize(x.type, in, kPanel); }
+  // Bytes from the start of a panel to its weights.
   size_t header_bytes() const {
     return (x.type == NarrowType::kBf16 ? 1 : 2) * kPanel * sizeof(float);
   }

@@ -21,8 +21,8 @@
 namespace linnet::kernels {
 namespace {
 
-// Finishes the first `used` outputs of a panel for one row, from their sums: floats or, for int8,
-// integers.
+// Finishes one row's outputs of the panel that starts at output `column`, from their sums: floats
+// or, for int8, 32-bit integers.
 template <NarrowType kType>
 LINNET_AVX512 LINNET_INLINE void Finish(const NarrowArgs& args, size_t row, const std::byte* panel,
                                         size_t column, __m512i sums) {
@@ -47,8 +47,9 @@ LINNET_AVX512 LINNET_INLINE void Finish(const NarrowArgs& args, size_t row, cons
 // AVX-512's dot-product instructions. A tile of kRows x kPanels sum vectors stays in registers over
 // all inputs.
 
-// sum += the products of 16 outputs' weights, in pairs (bf16) or fours (int8), with a row's values.
-// In assembly, because GCC 12 copies the accumulators around the intrinsics.
+// Adds to the sum of each of 16 outputs the dot product of two (bf16) or four (int8) of its weights
+// with a row's values. Written in assembly, because GCC 12 copies the accumulators around the
+// intrinsics.
 template <NarrowType kType>
 LINNET_AVX512 LINNET_INLINE void Dot(__m512i& sum, __m512i weights, __m512i x) {
   if (kType == NarrowType::kInt8) {
@@ -142,8 +143,10 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// Tiles 0 to 3: sums of `upper` and `lower` rows (at most 16 each) for two panels. 4 and 5: rows of
-// x. 6 and 7: weights.
+// Configures the tile registers for a block of `upper` + `lower` rows, of which at most 16 are
+// upper and at most 16 lower rows. Tiles 0 and 1 hold the sums of the upper rows for two panels,
+// tiles 2 and 3 those of the lower rows. Tiles 4 and 5 hold the upper and lower rows of x; tiles 6
+// and 7 hold the weights of the two panels.
 LINNET_AVX512 void Configure(size_t upper, size_t lower) {
   TileConfig config;
   const size_t rows[8] = {upper, upper, lower, lower, upper, lower, 16, 16};
@@ -162,7 +165,7 @@ LINNET_AVX512 void Configure(size_t upper, size_t lower) {
     _tile_dpbf16ps(sum, x, weights);     \
   }
 
-// Up to 16 rows: one panel after the other, in memory order.
+// Computes up to 16 rows, one panel after another in memory order.
 template <NarrowType kType>
 LINNET_AVX512 void AmxFewRows(const NarrowArgs& args) {
   const size_t bytes = args.row_bytes(), stride = args.panel_bytes();
@@ -187,7 +190,7 @@ LINNET_AVX512 void AmxFewRows(const NarrowArgs& args) {
   }
 }
 
-// 16 to 32 rows from `begin` on, and one or two panels.
+// Computes 16 to 32 rows from `begin` on, for one panel or, if `two`, for two panels.
 template <NarrowType kType>
 LINNET_AVX512 void AmxTile(const NarrowArgs& args, size_t begin, size_t upper, size_t lower,
                            size_t column, const std::byte* panel, bool two) {

@@ -10,6 +10,7 @@
 #include <tuple>
 #include <vector>
 
+#include "linnet/base/larger_error.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/kernels/narrow_linear_ref.h"
 #include "linnet/kernels/test_util.h"
@@ -137,7 +138,7 @@ TEST_P(NarrowLinearTest, MatchesTheReferenceOverRaggedShapes) {
               if (mode == LinearMode::kAdd) want += before[i];
             }
             const double off = std::abs(y[i] - want);
-            if (!(off <= worst)) worst = off;
+            worst = LargerError(worst, off);
           }
           ASSERT_LT(worst, 3e-5) << rows << " x " << in << " -> " << out;
         }
@@ -234,7 +235,8 @@ TEST(NarrowLinear, LargestInt8SumsAreExact) {
   ForceIsa("");
 }
 
-// An infinity or NaN anywhere in a row: in any lane, and after the last whole vector.
+// An infinity or NaN makes a row's results NaN wherever it is: in any lane, and after the last
+// whole vector.
 TEST(Int8Activations, NonFiniteRowsGiveNaN) {
   const size_t in = 67, out = 20;
   std::vector<int8_t> weight(in * out, 1);

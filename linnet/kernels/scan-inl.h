@@ -1,8 +1,9 @@
 // The Highway body of scan.h, compiled once for each instruction set: the forward and the step. The
 // backward is scan_backward-inl.h.
 //
-// The forward walks blocks (scan_block-inl.h). A block's values are given or solved; then one
-// Sweep() of sweep-inl.h adds them to the state and reads it, as in causal linear attention.
+// The forward walks blocks of positions (scan_block-inl.h). The values that a block writes are
+// given or solved; then one Sweep() of sweep-inl.h adds them to the state and reads it, as in
+// causal linear attention.
 #if defined(LINNET_KERNELS_SCAN_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_SCAN_INL_H_
 #undef LINNET_KERNELS_SCAN_INL_H_
@@ -106,7 +107,7 @@ class ScanForwardHead {
     Read(own, keys, values);
   }
 
-  // y_t (+)= a'_t S for some positions of the block.
+  // y_t (+)= a'_t S for positions first .. first + tokens - 1 of the block. `set` overwrites y_t.
   HWY_INLINE void ReadState(size_t first, size_t tokens, bool set) {
     const Rows<float> a = block_.a(), y = block_.solved_values();
     for (size_t c = 0; c < size_.mp; c += kStrip) {
@@ -119,7 +120,8 @@ class ScanForwardHead {
 
   // Adds the block's writes to the state, and reads it at each position.
   HWY_INLINE void Read(const Block& own, Rows<const float> keys, Rows<const float> values) {
-    // If the factors of the rows that read are scalars, they multiply the result instead of q.
+    // If the factors of the rows that read are scalars, they are applied to the result instead of
+    // q.
     const bool scale_out = !block_.keyed() && !block_.two();
     Rows<const float> q{pieces_.block.q, static_cast<ptrdiff_t>(size_.dp)};
     float scale[kScanBlock];
@@ -149,7 +151,7 @@ class ScanForwardHead {
     }
   }
 
-  // out = numerator / (denominator + eps), both times scale[t] (null: 1).
+  // out_t = scale[t] numerator_t / (scale[t] denominator_t + eps). A null scale means 1.
   HWY_INLINE void Normalize(const Block& own, const float* scale, Rows<float> sums) const {
     for (size_t t = 0; t < own.tokens; ++t) {
       const float factor = scale ? scale[t] : 1.0f;
@@ -193,7 +195,7 @@ void ScanForwardBody(const ScanShape& shape, const ScanOptions& options,
 struct StepRows {
   const float *q, *k, *v;
   const float* decay;     // [D]: e^g
-  const float* erase;     // [D]: adds S^T erase, before the decay, to y; null: y is v
+  const float* erase;     // [D]: y += S^T erase, with S before the decay; null: y is v
   const float* strength;  // kTwoSided: [M]; else null
   const float* b;         // kRwkv7: [D], the key that y is written with; else null: k
   float beta;             // kDelta: the factor of v; else 1
@@ -326,7 +328,7 @@ struct ChannelPlace {
   }
 };
 
-// Channels [begin, end) of sequence n.
+// Computes channels [begin, end) of sequence n.
 void ChannelScanForwardBody(const ChannelScanShape& shape, const ChannelScanArgs& args, size_t n,
                             size_t begin, size_t end) {
   const ChannelPlace place(shape, args.lengths, args.offsets, n);

@@ -22,13 +22,13 @@
 //   kTwoSided  k (w * v - P^T (b * k))^T              b [D]       w [M]
 //   kRwkv7     b (S_{t-1}^T a)^T + k v^T              a [D]       b [D]
 //
-// `normalize` (kAdd only) divides: z_t = e^g_t * z_{t-1} + k_t and out_t = S_t^T (scale q_t) /
-// (scale q_t . z_t + eps); 0 if the denominator's magnitude is below FLT_MIN.
+// With `normalize` (kAdd only), z_t = e^g_t * z_{t-1} + k_t and out_t = S_t^T (scale q_t) /
+// (scale q_t . z_t + eps), or 0 if the denominator's magnitude is below FLT_MIN.
 //
-// g are natural logarithms, <= 0. Any g from 0 to -infinity is exact: exponentials are taken only
-// of differences of logarithms, and nothing overflows. Tensors and states are fp32. For sums
-// without decay over streams of unbounded length use linear_step.h, whose two-part sums stay
-// accurate.
+// g are natural logarithms of decay factors, <= 0. Any g from 0 to -infinity is allowed and loses
+// no accuracy: exponentials are taken only of differences of logarithms, and nothing overflows.
+// Tensors and states are fp32. For sums without decay over streams of unbounded length use
+// linear_step.h, whose two-part sums stay accurate.
 //
 // `lengths` and `offsets` are those of causal_linear.h: positions >= lengths[n] change nothing (no
 // decay, no write), and outputs there read the last state; packed sequence n is rows offsets[n] ..
@@ -92,14 +92,15 @@ struct ScanTensors {
   Strided<T> erase, write;  // [N, L, H, width]: see the table above
 };
 
-// Floats of scratch for each slot. The batch x heads problems (one head of one sequence each) are
-// divided among the slots, packed sequences by their tokens.
+// Floats of scratch for each slot. Each slot processes a share of the batch x heads problems; a
+// problem is one head of one sequence. For packed sequences, all shares have about the same number
+// of tokens.
 size_t ScanForwardScratch(const ScanShape& shape, const ScanOptions& options);
 size_t ScanBackwardScratch(const ScanShape& shape, const ScanOptions& options);
 
-// Floats that the forward keeps for the backward: the state of each head at every 256th position,
-// and with `normalize` a denominator for each row and head. packed: for packed sequences, with
-// shape.length = T; enough for any offsets.
+// Number of floats that the forward keeps for the backward: the state of each head at every 256th
+// position, and with `normalize` a denominator for each position and head. `packed` means packed
+// sequences: shape.length is then T, and the number is enough for any offsets.
 size_t ScanKept(const ScanShape& shape, const ScanOptions& options, bool packed = false);
 
 struct ScanForwardArgs {
@@ -108,8 +109,8 @@ struct ScanForwardArgs {
   const int64_t* lengths = nullptr;  // optional, [N]
   const int64_t* offsets = nullptr;  // optional, [N + 1]
   float* kept = nullptr;             // optional: ScanKept() floats, written for the backward
-  // Optional, [N, H, D, M] and (normalize) [N, H, D], dense: the state before the first position,
-  // replaced by the state after the last one.
+  // Optional, dense: s [N, H, D, M] and, if `normalize`, z [N, H, D] hold the state before the
+  // first position and receive the state after the last one.
   float* s = nullptr;
   float* z = nullptr;
 };
@@ -127,22 +128,23 @@ struct ScanBackwardArgs {
   // Written. Gradients of inputs that the options do not use, or whose data is null, are left out.
   // The gradients of q and k are per head, not summed over a group.
   ScanTensors<float> grad;
-  // Optional, dense, [N, H, D, M] and (normalize) [N, H, D]: the gradient of the forward's final
-  // state (null: zero), and, written, the gradient of its initial state.
+  // Optional, dense, [N, H, D, M] and (normalize) [N, H, D]: gradient of the forward's final state;
+  // null means zero.
   const float* grad_s = nullptr;
   const float* grad_z = nullptr;
+  // Optional, of the same shapes, written: gradient of the forward's initial state.
   float* grad_s0 = nullptr;
   float* grad_z0 = nullptr;
 };
 
 // Gradients of sum(out * grad_out) + sum(s * grad_s) + sum(z * grad_z), where s and z are the final
-// state. States within a segment are recomputed. The gradient of a decay is a sum that may cancel:
-// its error is relative to q * grad q and k * grad k of nearby positions.
+// state. States within a segment are recomputed. The gradient of a decay is a sum whose terms may
+// cancel: its error is relative to the magnitude of q * grad_q and k * grad_k at nearby positions.
 void ScanBackward(const ScanShape& shape, const ScanOptions& options, const ScanBackwardArgs& args,
                   Scratch scratch, ParallelFor parallel_for);
 
 struct ScanStepArgs {
-  ScanTensors<const float> in;  // the strides of time are not read
+  ScanTensors<const float> in;  // the `time` strides are not read
   Strided<float> out;           // must not alias the inputs
   // The state of sequence 0, dense [H, D, M] and (normalize) [H, D], updated in place. s and z of
   // sequence n begin n * s_stride and n * z_stride floats later.
@@ -155,9 +157,10 @@ struct ScanStepArgs {
   float* scratch = nullptr;  // ScanStepScratch() floats
 };
 
-// One position of `shape.batch` sequences, in the recurrent form; shape.length is not read. To step
-// only some of the heads, reduce shape.heads and offset the pointers.
+// Floats of ScanStepArgs::scratch.
 size_t ScanStepScratch(const ScanShape& shape);
+// Steps `shape.batch` sequences by one position, in the recurrent form; shape.length is not read.
+// To step only some of the heads, reduce shape.heads and offset the pointers.
 void ScanStep(const ScanShape& shape, const ScanOptions& options, const ScanStepArgs& args);
 
 // The elementwise scan of HGRN, with a state of one number for each channel:
@@ -168,9 +171,9 @@ struct ChannelScanShape {
 };
 
 struct ChannelScanArgs {
-  Strided<const float> x, g;  // [N, L, C]; the strides of heads are not read
+  Strided<const float> x, g;  // [N, L, C]; the `head` strides are not read
   Strided<float> out;         // [N, L, C]
-  // As above; positions >= lengths[n] repeat the last state.
+  // As in ScanForwardArgs. Outputs at positions >= lengths[n] repeat the last state.
   const int64_t* lengths = nullptr;
   const int64_t* offsets = nullptr;
   float* h = nullptr;  // optional, [N, C]: the initial state, replaced by the final state

@@ -1,9 +1,9 @@
 // The backward of scans that write k v^T (ScanWrite::kAdd), compiled once for each instruction set.
 //
-// As in causal linear attention, the gradients dq, dk and dv are sweeps with permuted arguments:
-// forwards through a segment for dq, from the state that the forward kept, then backwards for dk
-// and dv, from dS, the gradient of the state after it. Blocks are scaled as in scan_block-inl.h.
-// The gradients of the logarithms of decay are
+// As in causal linear attention, the gradients dq, dk and dv are sweeps with permuted arguments.
+// For dq, a sweep runs forwards through a segment, from the state that the forward kept. For dk and
+// dv, sweeps then run backwards through it, from dS, the gradient of the state after the segment.
+// Blocks are scaled as in scan_block-inl.h. The gradients of the logarithms of decay are
 //
 //   dg_t = dg_{t+1} + q_t * dq_t - k_t * dk_t,   where dg after a segment is the row sums of S * dS
 #if defined(LINNET_KERNELS_SCAN_ADD_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -142,7 +142,8 @@ class ScanAddBackwardHead {
     }
   }
 
-  // Rows of the block: in place if they need no factors and lie close together.
+  // The block's keys and values: the inputs' rows in place, if these are whole vectors, lie close
+  // together and need no factors (keys) or normalizer's column (values). Otherwise packed rows.
   HWY_INLINE Rows<const float> Keys() {
     if (!block_.decays()) {
       return k_rows_.Read(FeatureMap::kIdentity, Own(), place_.valid, pieces_.block.keys);
@@ -213,7 +214,7 @@ class ScanAddBackwardHead {
     if (WantsDecay()) KeepProducts(to);
   }
 
-  // Keeps q * dq of the block's rows, terms of the decays' gradients.
+  // Keeps q * dq of the block's rows for the gradients of the decays.
   HWY_NOINLINE void KeepProducts(Rows<float> dq) {
     const F32 d;
     const Rows<const float> q = block_.q_in();

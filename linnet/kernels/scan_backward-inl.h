@@ -2,11 +2,11 @@
 // instruction set.
 //
 // A segment starts from the state that the forward kept. A first pass recomputes the solved values
-// and the states at each cell of 16 positions; a second pass walks the cells from last to first,
-// with the gradient G of the state after the cell. Within a block everything is a product of small
-// dense matrices. As in scan_block-inl.h, rows q' and a' read the state S', and keys x write values
-// u to it: given values v or solved values y. `do` is the gradient of out, and L() keeps the lower
-// triangle: with the diagonal for q', without it for a'.
+// and the state at the start of each cell of 16 positions. A second pass walks the cells from last
+// to first, with the gradient G of the state after the cell. Within a block everything is a product
+// of small dense matrices. As in scan_block-inl.h, rows q' and a' read the state S', and keys x
+// write values u to it: given values v or solved values y. `do` is the gradient of out, and L()
+// keeps the lower triangle: with the diagonal for q', without it for a'.
 //
 //   du  = x G + L(q' x^T)^T do + L(a' x^T)^T dy    for u = y, solved from last row to first
 //   dq' = do S'^T + sum_u L(do u^T) x
@@ -178,7 +178,7 @@ class ScanBackwardHead {
   Rows<float> Solved() const { return Wide(pieces_.solved + (block_.begin() - segment_) * mp_); }
   Rows<float> Keys(size_t w) const { return w == 0 ? block_.given_keys() : block_.solved_keys(); }
   Rows<float> Values(size_t w) const { return w == 0 ? block_.given_values() : Solved(); }
-  // Writers: 0, the given values; 1, the solved ones.
+  // Calls body(w) for each writer w: 0, the given values (only if two()), and 1, the solved values.
   template <class Body>
   HWY_INLINE void ForWriters(const Body& body) {
     if (block_.two()) body(0);
@@ -217,7 +217,8 @@ class ScanBackwardHead {
     });
   }
 
-  // Indices of matrices of a block: rows that read times keys, and the gradients of these products.
+  // Indices of a block's matrices for writer w: the products of the rows that read with the keys,
+  // and the gradients of these products.
   static size_t AKeys(size_t w) { return w; }
   static size_t QKeys(size_t w) { return 2 + w; }
   static size_t GradAKeys(size_t w) { return 4 + w; }
@@ -287,7 +288,8 @@ class ScanBackwardHead {
       Products(n, mp_, {{dp_, Along(Keys(w)), g}, {n, block_.Flipped(QKeys(w)), Const(go)}},
                GradValues(w), true);
     });
-    // From the last row to the first: the transposed matrix in reverse order is lower triangular.
+    // Solves from the last row to the first: in reverse order, the transposed matrix is lower
+    // triangular.
     const float* last = block_.product(AKeys(1)) + (n - 1) * (kScanSolveBlock + 1);
     SolveLower(n, mp_, {last, -1, -kSide}, {dy.Row(n - 1), -dy.stride});
     if (block_.two()) Product(n, n, mp_, block_.Flipped(AKeys(0)), Const(dy), GradValues(0));
@@ -311,7 +313,7 @@ class ScanBackwardHead {
              true);
     Products(n, dp_, {{mp_, Along(dy), start}, keys(GradAKeys(0), 0), keys(GradAKeys(1), 1)}, da,
              true);
-    // The first a' reads before the decay, and nothing of its own block.
+    // The first row a' reads the state before the decay, and none of its own block's writes.
     Product(1, mp_, dp_, Along(dy), Const(Deep(const_cast<float*>(state_t))), da, true);
   }
 
@@ -328,7 +330,7 @@ class ScanBackwardHead {
     });
   }
 
-  // G += q'^T do + a'^T dy, in both layouts; the rows of a' from `first` on.
+  // G += q'^T do + a'^T dy, in both layouts, with the rows of a' and dy from `first` on.
   HWY_INLINE void AddToG(size_t first) {
     const size_t n = block_.tokens();
     const Rows<float> q = block_.q(), go = Wide(pieces_.go);
@@ -346,7 +348,8 @@ class ScanBackwardHead {
     Product(mp_, 1, dp_, Across(dy), Const(a), Deep(pieces_.g_t));
   }
 
-  // d(log decay), position by position from the block's start. G holds the gradient of S'.
+  // Computes the gradients of the log decays, position by position from the block's start, and
+  // stores them. G holds the gradient of S' here.
   HWY_NOINLINE void StoreDecay(const float* start_t) const {
     const F32 d;
     const size_t n = block_.tokens(), width = block_.keyed() ? size_.dim : 1;
@@ -397,7 +400,7 @@ class ScanBackwardHead {
     }
   }
 
-  // Computes and stores the gradients of the inputs from those of the block's scaled rows.
+  // Computes and stores the gradients of the inputs, from the gradients of the block's scaled rows.
   HWY_INLINE void StoreGradients() {
     const size_t n = block_.tokens();
     const Rows<float> dq = Deep(pieces_.dq), da = Deep(pieces_.da);
@@ -423,8 +426,9 @@ class ScanBackwardHead {
     scale(tokens, width, width, Const(from), {nullptr, 0}, constant, nullptr, factors, to);
   }
 
-  // Backward of a = -b * k: adds to the gradient of k, and replaces the gradient of a by that of b.
-  // For the delta rule, b is the scalar beta, whose gradient is the sum over the channels.
+  // Backward of a = -b * k: adds to the gradient of k, and replaces the gradient of a by the
+  // gradient of b. For the delta rule, b is the scalar beta, whose gradient is the sum over the
+  // channels.
   HWY_NOINLINE void DifferentiateErase() {
     const F32 d;
     const bool number = options_.write == ScanWrite::kDelta;
@@ -444,8 +448,8 @@ class ScanBackwardHead {
     }
     if (!number) Store(args_.grad.erase, size_.dim, Deep(pieces_.da));
   }
-  // Backward of f = w * v: dy, the gradient of f, gives those of w and v. For the delta rule, w is
-  // beta.
+  // Backward of f = w * v: dy, the gradient of f, gives the gradients of w and v. For the delta
+  // rule, w is beta.
   HWY_NOINLINE void DifferentiateStrength() {
     const F32 d;
     const bool number = options_.write == ScanWrite::kDelta;
@@ -474,9 +478,9 @@ class ScanBackwardHead {
   const ScanPlace place_;
   const ScanBackwardPieces pieces_;
   ScanBlock block_;
-  ScanStreams ahead_, behind_;                // to prefetch: inputs and gradients
+  ScanStreams ahead_, behind_;                // prefetch rows of inputs and of gradients
   size_t segment_ = 0;                        // first position of the segment
-  HWY_ALIGN float betas_[kCell * kPad] = {};  // gradients of beta, kPad apart
+  HWY_ALIGN float betas_[kCell * kPad] = {};  // gradients of beta, kPad floats apart
 };
 
 void ScanBackwardBody(const ScanShape& shape, const ScanOptions& options,

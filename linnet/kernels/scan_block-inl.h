@@ -1,21 +1,23 @@
 // A block of positions of one head of a scan: the rows that read the state and those that write to
 // it, and the values that are solved within the block (scan-inl.h, scan_backward-inl.h).
 //
-// With c_i the sum of the logarithms of decay up to and including position i of the block, and C
-// its last position, everything is scaled to the block's end, where the state is the true one:
+// Let c_i be the sum of the logarithms of decay up to and including position i of the block, and C
+// the block's last position. Everything is scaled to the block's end, where the scaled state equals
+// the true state:
 //
 //   rows that write    k'_i = k_i e^(c_C - c_i)      <= k_i
 //   rows that read     q'_i = q_i e^(c_i - c_C)      >= q_i
 //   state at the start S'   = e^(c_C) S              <= S
 //
 // so that S'_i = S' + sum_{j <= i} k'_j v_j^T and out_i = q'_i S'_i is a recurrence without decay.
-// A block ends where c_1 - c_C, which leaves out the first position's decay, would exceed kReach in
-// any channel. So a strong decay always falls on a block's first position, where it only multiplies
-// the state: no factor exceeds e^kReach, and no difference of two infinities appears.
+// A block ends before c_1 - c_C, which leaves out the first position's decay, would exceed kReach
+// in any channel. So a strong decay always falls on a block's first position, where it only
+// multiplies the state: no factor exceeds e^kReach, and no difference of two infinities appears.
 //
-// Solved values: y_i = f_i + a'_i S' + sum_{j < i} (a'_i . x'_j) y_j, where x are the keys that y
-// is written with: a triangular system of the block's size. For the delta rules f = w * v,
-// a = -b * k and x = k; for kRwkv7, f_i = sum_{j < i} (a'_i . k'_j) v_j.
+// Solved values: y_i = f_i + a'_i S' + sum_{j < i} (a'_i . x'_j) y_j, where x are the keys with
+// which y is written. This is a triangular system of the block's size. For the delta rules,
+// f = w * v, a = -b * k and x = k. For kRwkv7, f_i = sum_{j < i} (a'_i . k'_j) v_j, and a and x = b
+// are inputs.
 #if defined(LINNET_KERNELS_SCAN_BLOCK_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_SCAN_BLOCK_INL_H_
 #undef LINNET_KERNELS_SCAN_BLOCK_INL_H_
@@ -39,8 +41,8 @@ namespace linnet::kernels::HWY_NAMESPACE {
 inline constexpr float kReach = 16.0f;
 inline constexpr ptrdiff_t kSide = kScanSolveBlock;  // rows and columns of a block's matrices
 
-// e^x for x <= 88, within 1.2e-7 relative; exactly 1 at 0, so that weak decays compound without a
-// bias. 0 below -87. NaN for NaN.
+// e^x for x <= 88, with a relative error of at most 1.2e-7. It is exactly 1 at 0, so that weak
+// decays compound without a bias; 0 below -87; NaN for NaN.
 HWY_INLINE Vec DecayExp(Vec x) {
   const F32 d;
   const hn::RebindToSigned<F32> di;
@@ -50,10 +52,10 @@ HWY_INLINE Vec DecayExp(Vec x) {
   x = hn::IfThenElse(vanishes, least, x);
   const Vec shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), round);
   const Vec n = hn::Sub(shifted, round);
-  // log 2 in two parts: n times the first is exact.
+  // ln 2 in two parts; n times the larger part is exact.
   const Vec f =
       hn::NegMulAdd(n, hn::Set(d, 0x1.7f7d1cp-20f), hn::NegMulAdd(n, hn::Set(d, 0x1.62e4p-1f), x));
-  // (e^f - 1 - f) / f^2 for |f| <= log(2) / 2, interpolated at the Chebyshev nodes.
+  // p = (e^f - 1 - f) / f^2 for |f| <= ln(2) / 2, interpolated at the Chebyshev nodes.
   Vec p = hn::Set(d, 0x1.6d10fcp-10f);
   p = hn::MulAdd(p, f, hn::Set(d, 0x1.120b62p-7f));
   p = hn::MulAdd(p, f, hn::Set(d, 0x1.55551ap-5f));
@@ -64,7 +66,7 @@ HWY_INLINE Vec DecayExp(Vec x) {
   return hn::IfThenZeroElse(vanishes, hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent)));
 }
 
-// 1 / x within 1.2e-7 relative for normal x.
+// 1 / x for normal x, with a relative error of at most 1.2e-7.
 HWY_INLINE Vec Inverse(Vec x) {
   const Vec two = hn::Set(F32(), 2.0f);
   Vec y = hn::ApproximateReciprocal(x);
@@ -78,7 +80,7 @@ struct Factors {
   ptrdiff_t across, along;
 };
 
-// A product of matrices: sum_{j < count} a_ij b_j.
+// A product of two matrices, whose row i is sum_{j < count} a_ij b_j.
 struct Term {
   size_t count;
   Factors a;
@@ -86,8 +88,8 @@ struct Term {
 };
 using Terms = std::initializer_list<Term>;
 
-// A tile of Products(): kCount rows from `row` on, kVectors vectors from `column` on. The sums stay
-// in registers over all terms.
+// Computes a tile of Products(): kCount rows from `row` on, kVectors vectors from `column` on. The
+// sums stay in registers over all terms.
 template <size_t kCount, size_t kVectors>
 HWY_INLINE void ProductTile(size_t row, size_t column, const Terms& terms, Rows<float> to,
                             bool set) {
@@ -135,8 +137,8 @@ HWY_INLINE void ProductRows(size_t row, size_t columns, const Terms& terms, Rows
   for (; c < columns; c += kLanes) ProductTile<kCount, 1>(row, c, terms, to, set);
 }
 
-// to_i += the sum of the terms' rows i, for i < rows, `columns` (padded) floats wide. `set`
-// overwrites to_i instead.
+// to_i += the sum of row i of all terms, for i < rows. Rows are `columns` floats wide, a padded
+// width. `set` overwrites to_i instead.
 inline HWY_NOINLINE void Products(size_t rows, size_t columns, const Terms& terms, Rows<float> to,
                                   bool set = false) {
   size_t i = 0;
@@ -148,7 +150,7 @@ HWY_INLINE void Product(size_t rows, size_t count, size_t columns, Factors a, Ro
   Products(rows, columns, {{count, a, b}}, to, set);
 }
 
-// One tile of SolveLower(), in registers: kRows rows, one column of vectors after the other.
+// Solves one tile of SolveLower(), kRows rows, in registers, one column of vectors after another.
 inline HWY_NOINLINE void SolveTile(size_t columns, Factors l, Rows<float> y) {
   const F32 d;
   for (size_t c = 0; c < columns; c += kLanes) {
@@ -228,8 +230,9 @@ HWY_INLINE void KeepLower(size_t rows, bool strict, float* x) {
   }
 }
 
-// to = constant * scalars_t * factors * times * from. Factors are a row [padded] for each position,
-// or, without kKeyed, a number. Null `scalars` count as 1. `times` is read only with kTimes.
+// to_t = constant * scalars[t] * factors_t * times_t * from_t for each position t. factors_t is a
+// row [padded], or, without kKeyed, a number. Null `scalars` count as 1. `times` is read only with
+// kTimes.
 template <bool kKeyed, bool kTimes>
 HWY_NOINLINE void ScaleRows(size_t tokens, size_t width, size_t padded, Rows<const float> from,
                             Rows<const float> times, float constant, const float* scalars,
@@ -310,8 +313,8 @@ struct ScanPlace {
   }
 };
 
-// Rows of several tensors, to prefetch a block ahead. The caller asks for a tensor at a time
-// between its steps, so that the requests do not queue up.
+// Rows of several tensors, to prefetch a block ahead. The caller prefetches a few tensors at a
+// time, between its computations, so that the requests do not queue up.
 class ScanStreams {
  public:
   template <typename T>
@@ -319,7 +322,8 @@ class ScanStreams {
     const float* at = rows.At(0);
     if (at != nullptr) streams_[count_++] = {at, rows.At(1) - rows.At(0), width};
   }
-  // First() sets the rows; each Next() prefetches those of the next `tensors` tensors.
+  // First() sets the range of rows; each Next() prefetches these rows of the next `tensors`
+  // tensors.
   HWY_INLINE void First(size_t begin, size_t tokens) {
     begin_ = begin, tokens_ = tokens, turn_ = 0;
   }
@@ -365,7 +369,7 @@ class ScanBlock {
   }
 
   // Starts a block of at most `most` positions at `begin`: chooses their number and computes their
-  // factors. If the last block was cut, looks for the cut before it computes factors.
+  // factors. If the last block was cut short, first looks for the place to cut this block.
   HWY_INLINE void Start(size_t begin, size_t most) {
     begin_ = begin;
     Resize(std::min(most, Solves(options_) ? kScanSolveBlock : kScanBlock));
@@ -389,11 +393,12 @@ class ScanBlock {
   bool two() const { return two_; }  // both given and solved values are written
   const ScanSizes& size() const { return size_; }
   const float* decay() const { return pieces_.decay; }  // [dp]: e^(c_C)
-  // Factors of rows that read, and that write: [tokens, dp] if keyed(), else [tokens].
+  // Factors of the rows that read and of the rows that write: [tokens, dp] if keyed(), else
+  // [tokens].
   const float* read() const { return decays() ? pieces_.read : pieces_.ones; }
   const float* write() const { return decays() ? pieces_.write : pieces_.ones; }
 
-  // Adds the inputs that the options use.
+  // Adds the inputs that the options use to `streams`.
   HWY_INLINE void AddKeysAndValues(ScanStreams& streams) const {
     streams.Add(k_rows_, size_.dim);
     streams.Add(v_rows_, size_.value_dim);
@@ -410,7 +415,7 @@ class ScanBlock {
   Rows<const float> erase_in() const { return erase_rows_.Of({begin_, tokens_, false}); }
   Rows<const float> write_in() const { return write_rows_.Of({begin_, tokens_, false}); }
 
-  // Packed rows. If two(), solved and given rows alternate, and q lies in the given ones' places.
+  // Packed rows. If two(), solved and given rows alternate, and q lies in the places of given rows.
   Rows<float> q() const { return Packed(pieces_.q, two_, size_.dp); }
   Rows<float> a() const { return {pieces_.a, static_cast<ptrdiff_t>(size_.dp)}; }
   Rows<float> given_keys() const { return Packed(pieces_.keys, two_, size_.dp); }
@@ -463,7 +468,7 @@ class ScanBlock {
     ClearMasked(to, size_.mp);
   }
 
-  // Panel i of transposed keys (0: given, 1: solved), and matrix i of the block.
+  // panel(i): transposed keys (0: given, 1: solved). product(i): matrix i of the block.
   float* panel(size_t i) const { return pieces_.panels + i * size_.dp * kScanSolveBlock; }
   float* product(size_t i) const {
     return pieces_.products + i * kScanSolveBlock * kScanSolveBlock;
@@ -471,8 +476,8 @@ class ScanBlock {
   Factors Matrix(size_t i) const { return {product(i), kSide, 1}; }
   Factors Flipped(size_t i) const { return {product(i), 1, kSide}; }
 
-  // Products of the rows a' with the keys: matrices 0 (given keys, if there are any; strictly
-  // lower) and 1 (solved keys).
+  // Computes the products of the rows a' with the keys: matrix 0 with the given keys, if there are
+  // any (strictly lower triangle), and matrix 1 with the solved keys.
   HWY_INLINE void MultiplyA() {
     const Factors rows{pieces_.a, static_cast<ptrdiff_t>(size_.dp), 1};
     if (two_) {
@@ -484,7 +489,7 @@ class ScanBlock {
     TransposeRows(tokens_, size_.dp, Const(solved_keys()), panel(1));
     Product(tokens_, size_.dp, kScanSolveBlock, rows, {panel(1), kSide}, {product(1), kSide}, true);
   }
-  // Completes y, which holds f and the part from the state, with the block's own writes.
+  // Completes y with the block's own writes. Before, y holds f and the part from the state.
   HWY_INLINE void SolveWithin(Rows<float> y) {
     MultiplyA();
     if (two_) Product(tokens_, tokens_, size_.mp, Matrix(0), Const(given_values()), y);
@@ -521,10 +526,12 @@ class ScanBlock {
     tokens_ = tokens;
     seen_ = std::min(tokens, begin_ < valid_ ? valid_ - begin_ : 0);
   }
-  // Returns whether the decays after the first one stay within kReach; if not, factors are invalid.
+  // Returns whether the decays after the first position add up to at most kReach. If not, the
+  // factors are invalid.
   bool Factorize() { return keyed_ ? KeyFactors() : HeadFactors(); }
 
-  // The number of unmasked positions whose decays after the first one stay within kReach.
+  // The largest number of unmasked positions whose decays, after the first one, add up to at most
+  // kReach.
   HWY_NOINLINE size_t Within() const {
     const F32 d;
     const Vec reach = hn::Set(d, -kReach);
@@ -589,7 +596,7 @@ class ScanBlock {
   const bool keyed_, two_;
   const HeadRows<const float> q_rows_, k_rows_, v_rows_, decay_rows_, erase_rows_, write_rows_;
   size_t begin_ = 0, tokens_ = 0, seen_ = 0;
-  bool cuts_ = false;  // whether the last block was cut
+  bool cuts_ = false;  // whether the last block was cut short
   float betas_[kScanBlock];
 };
 

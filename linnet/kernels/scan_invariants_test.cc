@@ -57,7 +57,7 @@ TEST_P(ScanInvariants, PiecesEqualWhole) {
   });
 }
 
-// Steps of two sequences, whose states lie in the opposite order and have a gap.
+// Steps two sequences, whose states lie in memory in reverse order, with a gap between them.
 TEST_P(ScanInvariants, StepsEqualWhole) {
   ForScanPolicies([](const ScanOptions& options) {
     for (const auto& [dim, value_dim] : {std::pair<size_t, size_t>{5, 3}, {33, 100}}) {
@@ -121,7 +121,7 @@ void Threads(size_t count, RangeBody body) {
   for (std::thread& thread : running) thread.join();
 }
 
-// Packed sequences, some of them empty, give the same bits as each of them alone, on any number of
+// Packed sequences, some of them empty, give the same bits as each sequence alone, on any number of
 // threads.
 TEST_P(ScanInvariants, PackedSequencesEqualEachAlone) {
   ForScanPolicies([](const ScanOptions& options) {
@@ -156,13 +156,14 @@ TEST_P(ScanInvariants, PackedSequencesEqualEachAlone) {
   });
 }
 
-// The gradients of masked positions are zero.
+// Returns x with zeros from position `length` on: the gradients of masked positions are zero.
 Doubles Masked(Doubles x, int64_t length) {
   for (size_t t = static_cast<size_t>(length); t < x.size(); ++t) x[t] = 0;
   return x;
 }
 
-// The elementwise scan against its reference: packed, masked, from a state, on several threads.
+// Compares the elementwise scan with its reference: packed, masked, from a state, on several
+// threads.
 TEST_P(ScanInvariants, ChannelsMatchReference) {
   const std::vector<int64_t> offsets = {0, 40, 40, 47}, lengths = {33, 2, 7};
   for (size_t channels : {1, 16, 37}) {
@@ -220,7 +221,7 @@ TEST_P(ScanInvariants, ChannelsMatchReference) {
   }
 }
 
-// A NaN stays visible, and stays within its own head.
+// A NaN reaches the outputs of its own head, and no other outputs.
 TEST_P(ScanInvariants, NanStaysNan) {
   ForScanPolicies([](const ScanOptions& options) {
     const ScanProblem good = MakeScan({1, 40, 2, 20, 20}, options, ScanStrength::kMild);

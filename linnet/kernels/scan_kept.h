@@ -23,7 +23,8 @@ inline bool Gives(const ScanOptions& options) {
   return options.write == ScanWrite::kAdd || options.write == ScanWrite::kRwkv7;
 }
 
-// Sizes of a head. The normalizer z is one more column of the state, written with values of 1.
+// Sizes of a head. The normalizer z is one more column of the state, to which each position writes
+// the value 1.
 struct ScanSizes {
   size_t dim, value_dim;
   size_t columns;  // of the state
@@ -49,7 +50,7 @@ struct ScanLayout {
         rows(options.normalize ? tokens * shape.heads : 0) {}
 
   static size_t Of(size_t length) { return (length + kScanSegment - 1) / kScanSegment; }
-  // States reserved per head for the sequences before n. A sequence has at most
+  // Number of states reserved per head for the sequences before n. A sequence has at most
   // length / kScanSegment + 1 segments.
   static size_t First(const ScanShape& shape, const int64_t* offsets, size_t n) {
     if (!offsets) return n * Of(shape.length);
@@ -57,8 +58,8 @@ struct ScanLayout {
   }
 };
 
-// Takes consecutive pieces of a slot's scratch, each aligned to a cache line. With null scratch,
-// only counts.
+// Hands out consecutive pieces of a slot's scratch, each aligned to a cache line. With null
+// scratch, Take() returns null and only counts the floats.
 class ScanPieces {
  public:
   explicit ScanPieces(float* scratch)
@@ -69,7 +70,7 @@ class ScanPieces {
     taken_ += RoundUp(n, 16);
     return begin_ ? begin_ + at : nullptr;
   }
-  // Floats that hold everything taken, at any alignment of the scratch.
+  // Size of scratch, in floats, that holds everything taken, at any alignment of the scratch.
   size_t Needed() const { return taken_ + 16; }
 
  private:
@@ -153,12 +154,13 @@ struct ScanBackwardPieces {
   // Gradients of a block, kScanSolveBlock rows each: of out, solved values and given values, and of
   // the rows q, a, given keys and solved keys.
   float *go, *dy, *dv, *dq, *da, *dk, *db;
-  float* values_t;        // two transposed sets of values [mp, kScanSolveBlock]
-  float *s, *g;           // a state and the gradient of one [dp, mp]
-  float *s_t, *g_t;       // transposed
-  float* start_t;         // a block's first state, transposed and scaled
-  float* solved;          // [kScanSegment, mp]
-  float *cells, *blocks;  // transposed states at each cell of a segment, each block of a cell
+  float* values_t;   // two transposed sets of values [mp, kScanSolveBlock]
+  float *s, *g;      // a state and the gradient of a state [dp, mp]
+  float *s_t, *g_t;  // the same, transposed [mp, dp]
+  float* start_t;    // a block's first state, transposed and scaled
+  float* solved;     // [kScanSegment, mp]
+  // Transposed states: at the start of each cell of a segment, and after each block of a cell.
+  float *cells, *blocks;
   size_t needed;
 
   ScanBackwardPieces(const ScanSizes& size, float* scratch)

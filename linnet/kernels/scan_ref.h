@@ -1,5 +1,5 @@
-// Reference for scan.h in plain double precision, for one head: the recurrence one position at a
-// time, and its reverse accumulation over stored states.
+// Reference for scan.h in plain double precision, for one head: the recurrence, one position at a
+// time, and its gradients, accumulated in reverse over stored states.
 //
 //   ScanSequence x{.length = L, .dim = D, .value_dim = M, .options = options};
 //   x.q = ..., x.k = ..., x.v = ...;                      // [L * D], [L * D], [L * M]
@@ -81,7 +81,8 @@ class ScanRef {
     if (width_.decay == 0) return 1;
     return std::exp(x_.decay[t * width_.decay + (width_.decay == 1 ? 0 : d)]);
   }
-  // Delta rules: the factor of k_d in the read of P, and (Strength) of v_m in the write.
+  // For the delta rules, Erase() is the factor of k_d when P is read, and Strength() the factor of
+  // v_m when y is written.
   double Erase(size_t t, size_t d) const {
     return x_.erase[t * width_.erase + (x_.options.write == ScanWrite::kDelta ? 0 : d)];
   }
@@ -166,7 +167,8 @@ class ScanRef {
   }
 
   // Backward of Step(): turns grad_s and grad_z, the gradients of the state after position t, into
-  // those of the state s and z before it, and adds to the gradients of the position's inputs.
+  // the gradients of s and z, the state before it, and adds to the gradients of the position's
+  // inputs.
   void StepBackward(size_t t, const Vector& s, const Vector& z, ScanSequence& grad, Vector& grad_s,
                     Vector& grad_z) const {
     const Vector p = Decayed(t, s), y = Solve(t, s, p);

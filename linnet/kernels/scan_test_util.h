@@ -24,7 +24,7 @@ inline constexpr ScanWrite kScanWrites[] = {ScanWrite::kAdd, ScanWrite::kDelta,
 
 inline Doubles ToDoubles(const Floats& x) { return Doubles(x.begin(), x.end()); }
 
-// Calls body(options) for each combination of policies.
+// Calls body(options) for each valid combination of decay, write and normalize.
 template <class Body>
 void ForScanPolicies(const Body& body) {
   for (ScanDecay decay : kScanDecays) {
@@ -124,8 +124,8 @@ inline ScanProblem MakeScan(const ScanShape& shape, const ScanOptions& options,
   return x;
 }
 
-// Runs forward and, with `backward`, backward. Every tensor is misaligned by `offset` floats and
-// followed by a canary, which must survive.
+// Runs the forward and, if `backward`, the backward. Every tensor is misaligned by `offset` floats.
+// A canary follows each output and must survive.
 inline ScanResults RunScan(const ScanProblem& x, size_t slots, ParallelFor parallel_for,
                            bool backward = true, size_t offset = 0) {
   const ScanShape& shape = x.shape;
@@ -252,7 +252,7 @@ ScanRefResults RunScanRef(const ScanProblem& x, const ScanValues<T>& in, bool ba
       ScanSequence one{.length = length, .dim = d, .value_dim = m};
       if (!x.lengths.empty()) one.valid = static_cast<size_t>(std::max<int64_t>(x.lengths[n], 0));
       one.options = x.options;
-      one.options.scale = 1;  // applied in double
+      one.options.scale = 1;  // q is scaled below, in double
       one.q = head(in.q, d, shape.group), one.k = head(in.k, d, shape.group);
       for (double& q : one.q) q *= scale;
       one.v = head(in.v, m, 1);

@@ -19,17 +19,18 @@
 
 namespace linnet::kernels {
 
-// Keys per block: a multiple of every target's rows and panel width. Packed keys and values stay in
-// the second-level cache, and nearly in the first at D = M = 32.
+// Keys per block: a multiple of every target's tile rows and panel width. Packed keys and values
+// stay in the second-level cache, and nearly in the first at D = M = 32.
 inline constexpr size_t kKeyBlock = 192;
 
 // Queries per block of the backward. Sums over queries are loaded and stored once per block.
 inline constexpr size_t kBackwardQueries = 96;
 
-// Queries per task of the forward. At least kLeastQueries if there are that many, because each task
-// packs all keys that its queries see (each row of a head misses the cache and the TLB). At most as
-// many as fit, with their sums, in 512 kB of the second-level cache.
+// Lower bound of the queries per task of the forward, before they are divided evenly among tasks.
+// Each task packs all keys that its queries see, which is slow, because each row of a head misses
+// the cache and the TLB.
 inline constexpr size_t kLeastQueries = 96;
+// Upper bound: as many queries as fit, with their sums, in 512 kB of the second-level cache.
 inline size_t MaxForwardQueries(const SoftmaxAttentionShape& shape) {
   const size_t most = (size_t{1} << 17) / (shape.dim + shape.value_dim) / kLeastQueries;
   const size_t there_are = (shape.queries + kLeastQueries - 1) / kLeastQueries;
@@ -69,8 +70,8 @@ static_assert(kBackwardQueries % kTileRows == 0 && kLeastQueries % kTileRows == 
 // over all sets of the cache.
 inline constexpr size_t kWeightStride = kKeyBlock + 16;
 
-// to[r, j] = a_r . b_j for a tile's rows of a (in panels `a_panel` floats apart) and `keys` keys of
-// b (transposed panels).
+// to[r, j] = a_r . b_j for a tile's rows of `a`, whose panels are a_panel floats apart, and `keys`
+// keys of `b`, which consists of transposed panels.
 HWY_NOINLINE void AttentionDots(size_t dim, const float* a, size_t a_panel, const float* b,
                                 size_t keys, float* HWY_RESTRICT to) {
   ForPanels(keys, [&](size_t j, auto vectors) HWY_ATTR {
@@ -156,8 +157,8 @@ struct Visible {
     if (window > SIZE_MAX - j) return SIZE_MAX;
     return j + window > offset ? j + window - offset : 0;
   }
-  // The first key of the first block that query i processes: the block of the first key that it
-  // sees or, if it sees none, the last block.
+  // The first key of the first block of keys that query i processes. This is the block of the first
+  // key that i sees or, if i sees no key, the last block.
   size_t Start(size_t i) const {
     return std::min(First(i), std::max<size_t>(limit, 1) - 1) / kKeyBlock * kKeyBlock;
   }
@@ -165,8 +166,8 @@ struct Visible {
 
 // The keys that the rows of a tile see in a block, counted from the block's first key.
 struct TileKeys {
-  // Row r sees the keys least + firsts[r] .. least + counts[r] - 1; firsts = counts = 0: none.
-  // `most` is the largest count. `least` is a multiple of a panel's width.
+  // Row r sees the keys least + firsts[r] .. least + counts[r] - 1; if it sees none, both numbers
+  // are 0. `most` is the largest count. `least` is a multiple of a panel's width.
   size_t firsts[kTileRows], counts[kTileRows], least = SIZE_MAX, most = 0;
 
   TileKeys(const Visible& visible, size_t begin, size_t keys, size_t query, size_t rows) {
@@ -216,8 +217,8 @@ struct ForwardPieces {
 
 // Turns a tile's scores into weights exp2(score - max), in place. max (a float per query) and sum
 // (a vector per query) continue from earlier blocks; `rescale` receives the factors for earlier
-// results. Row r sees the keys firsts[r] .. counts[r] - 1; the weights of the others, up to `most`,
-// become 0.
+// results. Row r sees the keys firsts[r] .. counts[r] - 1; the weights of all other keys, up to
+// `most`, become 0.
 HWY_NOINLINE void AttentionWeights(size_t rows, const size_t* firsts, const size_t* counts,
                                    size_t most, float* HWY_RESTRICT weights,
                                    float* HWY_RESTRICT max, float* HWY_RESTRICT sum,
@@ -297,7 +298,7 @@ HWY_NOINLINE void AttentionValues(size_t most, size_t value_dim, const float* we
   });
 }
 
-// Forward of `queries` queries of one head from `first` on.
+// Computes the forward of `queries` queries of one head from `first` on.
 void AttentionForwardBlock(const SoftmaxAttentionShape& shape,
                            const SoftmaxAttentionOptions& options,
                            const SoftmaxAttentionForwardArgs& args, float* scratch, size_t n,
@@ -311,7 +312,7 @@ void AttentionForwardBlock(const SoftmaxAttentionShape& shape,
   const AttentionRows out_rows(args.out, n, h);
   SlotPieces slot(scratch);
   const ForwardPieces at(shape, padded, slot);
-  const size_t q_panel = padded * kTileWidth;  // from one panel to the next, in q and in out
+  const size_t q_panel = padded * kTileWidth;  // floats from one panel to the next, in q and out
   PackPanels(q_rows, first, queries, dim, options.scale * kLog2E, padded, at.q);
   std::fill_n(at.max, padded, kNothing);
   std::memset(at.sum, 0, padded * kTileLanes * sizeof(float));
@@ -352,7 +353,7 @@ void AttentionForwardBlock(const SoftmaxAttentionShape& shape,
   }
 }
 
-// delta_i = out_i . grad_out_i for `queries` queries of one head from `first` on.
+// Computes delta_i = out_i . grad_out_i for `queries` queries of one head from `first` on.
 void AttentionDelta(const SoftmaxAttentionShape& shape, const SoftmaxAttentionBackwardArgs& args,
                     size_t n, size_t h, size_t first, size_t queries) {
   const F32 d;
@@ -368,9 +369,9 @@ void AttentionDelta(const SoftmaxAttentionShape& shape, const SoftmaxAttentionBa
   }
 }
 
-// Turns a tile's scores (`weights`) into p_ij and its v_j . grad_out_i (`grads`) into ds_ij, in
-// place. `bases` and `deltas` hold log2_sum and delta of each row. Row r sees the keys firsts[r] ..
-// counts[r] - 1; the entries of the others, up to `width`, become 0.
+// In place, turns a tile's scores (`weights`) into p_ij, and its products v_j . grad_out_i
+// (`grads`) into ds_ij. `bases` and `deltas` hold log2_sum and delta of each row. Row r sees the
+// keys firsts[r] .. counts[r] - 1; the entries of all other keys, up to `width`, become 0.
 HWY_NOINLINE void AttentionGradients(size_t rows, const size_t* firsts, const size_t* counts,
                                      size_t width, const float* HWY_RESTRICT bases,
                                      const float* HWY_RESTRICT deltas, float* HWY_RESTRICT weights,
@@ -380,8 +381,8 @@ HWY_NOINLINE void AttentionGradients(size_t rows, const size_t* firsts, const si
     float* weight_row = weights + r * kWeightStride;
     float* grad_row = grads + r * kWeightStride;
     const Vec base = hn::Set(d, bases[r]), delta = hn::Set(d, deltas[r]);
-    // Weights of vectors from j on. Rounding may leave a large score above its own log-sum, so
-    // weights are clamped to 1.
+    // Computes the weights of vectors from j on. Rounding may leave a large score above its own
+    // log-sum, so weights are clamped to 1.
     const auto weigh = [&](size_t j, auto& x) HWY_ATTR {
       Unrolled<std::extent_v<std::remove_reference_t<decltype(x)>>>([&](auto v) HWY_ATTR {
         const Vec score = hn::Load(d, weight_row + j + v * kTileLanes);
@@ -418,8 +419,8 @@ HWY_NOINLINE void AttentionGradients(size_t rows, const size_t* firsts, const si
   }
 }
 
-// grad_q_i (+)= scale sum_j ds_ij k_j over `most` keys of a block (packed times scale), for `rows`
-// rows of a tile. The first block of keys (`begins`) overwrites.
+// grad_q_i (+)= scale sum_j ds_ij k_j over `most` keys of a block, for `rows` rows of a tile. The
+// keys are packed times scale. The first block of keys (`begins`) overwrites grad_q.
 HWY_NOINLINE void AttentionGradQueries(bool begins, size_t most, size_t dim, const float* grads,
                                        const float* keys, size_t rows,
                                        const AttentionRows<float>& to, size_t first) {
@@ -441,7 +442,7 @@ HWY_NOINLINE void AttentionGradQueries(bool begins, size_t most, size_t dim, con
 }
 
 // to_j += sum_i w_ij x_i over `count` queries, for a tile of keys. w points to the tile's first
-// query and key in the weights or gradients, x to the first query's row of the first panel.
+// query and key in the weights or gradients; x points to the first query's row of the first panel.
 HWY_NOINLINE void AttentionGradKeys(size_t count, size_t columns, const float* w, const float* x,
                                     float* HWY_RESTRICT to) {
   const F32 d;
@@ -456,7 +457,7 @@ HWY_NOINLINE void AttentionGradKeys(size_t count, size_t columns, const float* w
   });
 }
 
-// The backward of one head, by pairs of a block of keys and a block of queries.
+// Computes the backward of one head, one pair of a block of keys and a block of queries at a time.
 class BackwardBlocks {
  public:
   BackwardBlocks(const SoftmaxAttentionShape& shape, const SoftmaxAttentionOptions& options,
@@ -475,8 +476,8 @@ class BackwardBlocks {
         deltas_(args.delta + (n * shape.heads + h) * shape.queries),
         at_(shape, slot) {}
 
-  // Packs `keys` keys from `begin` on, except those that no query sees, to compute grad_q
-  // (with_queries) or grad_k and grad_v (with_keys).
+  // Packs `keys` keys from `begin` on, except keys that no query sees, and makes them the current
+  // keys. with_queries: prepares for grad_q. with_keys: prepares for grad_k and grad_v.
   void TakeKeys(size_t begin, size_t keys, bool with_queries, bool with_keys) {
     begin_ = begin;
     keys_ = begin < visible_.limit ? std::min(keys, visible_.limit - begin) : 0;
@@ -488,7 +489,7 @@ class BackwardBlocks {
     std::memset(at_.grad_v, 0, kKeyBlock * TileWidths(shape_.value_dim) * sizeof(float));
   }
 
-  // Adds the gradients between the current keys and `queries` queries from `first` on.
+  // Adds the gradients that arise between the current keys and `queries` queries from `first` on.
   void Add(size_t first, size_t queries, bool with_queries, bool with_keys) {
     const size_t begins_at = visible_.FirstQuery(begin_);
     if (begin_ > 0 && (begins_at >= first + queries || keys_ == 0)) return;
@@ -557,8 +558,8 @@ class BackwardBlocks {
   };
 
  private:
-  // Whether query i and all later ones see only keys after the current ones, and none of them
-  // starts its sums with the current block (Visible::Start()).
+  // Whether query i and all later queries see only keys after the current keys, and none of these
+  // queries starts its sums with the current block (Visible::Start()).
   bool Passed(size_t i) const {
     return visible_.First(i) >= begin_ + keys_ && visible_.Start(i) != begin_;
   }

@@ -20,8 +20,8 @@ HWY_EXPORT(AttentionBackwardQueries);
 
 namespace {
 
-// Deals tasks to the slots in alternating order (0 .. n-1, n-1 .. 0, ...): with a causal mask the
-// cost of a head's tasks rises from the first to the last.
+// Deals tasks to the slots in alternating order (0 .. n-1, n-1 .. 0, ...), because with a causal
+// mask the cost of a head's tasks rises from the first to the last.
 void ForTasks(size_t count, Scratch scratch, size_t slot_size, ParallelFor parallel_for,
               FunctionRef<void(float* slot, size_t task)> body) {
   const size_t slots = scratch.slots;
@@ -37,7 +37,8 @@ void ForTasks(size_t count, Scratch scratch, size_t slot_size, ParallelFor paral
 
 constexpr size_t Blocks(size_t n, size_t size) { return (n + size - 1) / size; }
 
-// Queries per task, the same for all tasks: few enough that each slot has several tasks.
+// Queries per task, the same for all tasks: if possible, few enough that each slot has several
+// tasks.
 size_t QueryBlock(const SoftmaxAttentionShape& shape, size_t problems, size_t slots) {
   const size_t several = Blocks(shape.queries * problems, 4 * slots);
   const size_t most = std::clamp(several, kLeastQueries, MaxForwardQueries(shape));

@@ -12,16 +12,17 @@
 //
 // For each batch element and head, query i = 0 .. L-1 sees the keys j < lengths[n] and, if
 // `causal`, only those with j <= i + offset: `offset` keys precede the first query, as when a
-// sequence is processed in pieces over its key cache. With a `window`, i sees only the last
+// sequence is processed in chunks over its cache of keys. With a `window`, i sees only the last
 // `window` of these, and the work per query is O(window). With sums over the keys that i sees:
 //
 //   p_ij  = exp(scale q_i . k_j) / sum_j exp(scale q_i . k_j)
 //   out_i = sum_j p_ij v_j                                      [M]   (the paper's eq. 2)
 //
-// A query that sees no key gives 0. Keys and values after the last key that any query sees are not
-// read: they may hold anything, NaN too. Keys and values before the first window must be finite.
-// A NaN that a query sees makes its result NaN, and an infinity may; both may also affect some
-// queries just before the first one that sees them, or just after the last one.
+// If a query sees no key, its result is 0. Keys and values after the last key that any query sees
+// are not read: they may hold anything, NaN too. Keys and values before the first window must be
+// finite. A NaN in a key or value that a query sees makes the query's result NaN, and an infinity
+// may do so. Either may also affect some queries just before the first query that sees it, or just
+// after the last one.
 //
 // Everything is fp32; the exponential has a relative error of about 2e-7. Results do not depend,
 // bit for bit, on the number of slots or threads. A query's result does not depend on the other
@@ -51,8 +52,8 @@ struct SoftmaxAttentionOptions {
   size_t window = 0;  // maximum keys that a query sees, the latest ones; 0: all; only if `causal`
 };
 
-// Floats of scratch per slot on the active instruction set, enough for forward and backward. Grows
-// with D and M, with L by at most about 700 kB, and not with N, S or H.
+// Floats of scratch per slot on the active instruction set, enough for forward and backward. The
+// number grows with D and M, with L by at most about 700 kB, and not with N, S or H.
 size_t SoftmaxAttentionScratch(const SoftmaxAttentionShape& shape);
 
 struct SoftmaxAttentionForwardArgs {
@@ -64,11 +65,12 @@ struct SoftmaxAttentionForwardArgs {
   const int64_t* lengths = nullptr;
   // Optional, [N, H, L], dense: log2(sum_j exp(scale q_i . k_j)) for the backward; -inf if i sees
   // no key. It is to base 2, like the kernel's exponentials: if one key outweighs all others,
-  // log2_sum is exactly its score, and the backward's p_ij is 1 however large the score is.
+  // log2_sum is exactly that key's base-2 score, and the backward's p_ij is 1 however large the
+  // score is.
   float* log2_sum = nullptr;
 };
 
-// Parallel over N x H x blocks of queries.
+// Runs in parallel over N x H x blocks of queries.
 void SoftmaxAttentionForward(const SoftmaxAttentionShape& shape,
                              const SoftmaxAttentionOptions& options,
                              const SoftmaxAttentionForwardArgs& args, Scratch scratch,
@@ -81,7 +83,8 @@ struct SoftmaxAttentionBackwardArgs {
   const float* log2_sum = nullptr;     // the forward's
   float* delta = nullptr;              // [N, H, L], written: out_i . grad_out_i
   // All are written; 0 for queries that see no key and keys that no query sees. grad_k and grad_v
-  // have H heads: the gradient of shared keys and values is the sum over their readers.
+  // have H heads: the caller gets the gradient of shared keys and values by adding over the heads
+  // that read them.
   Strided<float> grad_q, grad_k, grad_v;
 };
 
@@ -91,10 +94,10 @@ struct SoftmaxAttentionBackwardArgs {
 //   grad_q_i = scale sum_j ds_ij k_j,  grad_k_j = scale sum_i ds_ij q_i,
 //   grad_v_j = sum_i p_ij grad_out_i
 //
-// Parallel over N x H in one sweep if that keeps most slots busy. Otherwise two sweeps, over blocks
-// of keys (grad_k, grad_v) and over blocks of queries (grad_q), add in the same order and give the
-// same bits. The relative error of p_ij is the absolute error of an fp32 score: scores in the
-// thousands cost digits.
+// Runs one sweep, in parallel over N x H, if that keeps most slots busy. Otherwise runs two sweeps,
+// over blocks of keys (grad_k, grad_v) and over blocks of queries (grad_q), which add in the same
+// order and give the same bits. The relative error of p_ij equals the absolute error of an fp32
+// score, so scores in the thousands cost digits.
 void SoftmaxAttentionBackward(const SoftmaxAttentionShape& shape,
                               const SoftmaxAttentionOptions& options,
                               const SoftmaxAttentionBackwardArgs& args, Scratch scratch,

@@ -24,7 +24,7 @@ void Threads(size_t count, RangeBody body) {
   for (std::thread& thread : running) thread.join();
 }
 
-// The largest difference relative to the largest expected value, or to 1 if that is larger: inputs
+// The largest difference divided by the largest expected value, or by 1 if all are smaller: inputs
 // have a magnitude of about 1, so smaller results are held to an absolute tolerance.
 class Difference {
  public:
@@ -45,7 +45,7 @@ class Difference {
 // Layout of Rows in memory: the first row is `shift` floats from the start. Kernels must not change
 // the gaps between and around the rows.
 struct Layout {
-  size_t shift = 0, gap = 0;  // gap: floats between one position's heads and the next's
+  size_t shift = 0, gap = 0;  // gap: floats between one position's rows and the next's
   bool head_major = false;
 };
 
@@ -175,7 +175,7 @@ size_t Valid(const Problem& problem, size_t n) {
   return static_cast<size_t>(std::max<int64_t>(problem.lengths[n], 0));
 }
 
-// Forward and backward of one problem against the reference.
+// Compares the forward and backward of one problem with the reference.
 void CheckProblem(const Problem& problem, double tolerance = 1e-5) {
   const SoftmaxAttentionShape& shape = problem.shape;
   SCOPED_TRACE(testing::Message() << "N " << shape.batch << " L " << shape.queries << " S "
@@ -249,8 +249,9 @@ TEST_P(SoftmaxAttention, TakesLengths) {
   }
 }
 
-// Windows of one key, around a block of keys and a task's queries, and longer than the sequence; in
-// whole sequences, in pieces, and where the windows of some or all queries lie after the last key.
+// Windows of one key, of sizes around those of a block of keys and of a task's queries, and longer
+// than the sequence. They are tested on whole sequences, on the last chunk of a sequence, and where
+// the windows of some or all queries lie after the last key.
 TEST_P(SoftmaxAttention, TakesWindows) {
   for (size_t window : {1, 2, 13, 96, 191, 192, 193, 300, 1000}) {
     CheckProblem({{1, 420, 420, 1, 5, 9}, {0.5f, true, 0, window}, {}, {.shift = 1}});
@@ -278,7 +279,8 @@ bool Finite(const Floats& x) {
   return std::all_of(x.begin(), x.end(), [](float y) { return std::isfinite(y); });
 }
 
-// One key outweighs all others by far: out is its value, and the softmax's gradient vanishes.
+// One key outweighs all others by far: out is that key's value, and the softmax's gradient
+// vanishes.
 TEST_P(SoftmaxAttention, ValuesOf10000) {
   const SoftmaxAttentionShape shape{1, 40, 230, 2, 8, 12};
   for (bool causal : {false, true}) {
@@ -431,7 +433,7 @@ TEST_P(SoftmaxAttention, PiecesEqualTheWhole) {
   }
 }
 
-// The reference's gradients against finite differences of its forward.
+// Compares the reference's gradients with finite differences of its forward.
 TEST(SoftmaxAttentionRef, GradientsMatchFiniteDifferences) {
   const SoftmaxAttentionShape shape{1, 4, 6, 1, 3, 2};
   const auto doubles = [](const Floats& x) { return Doubles(x.begin(), x.end()); };

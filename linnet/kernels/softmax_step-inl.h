@@ -26,7 +26,7 @@ HWY_INLINE float Scores(size_t count, size_t dim, float scale, const float* HWY_
   Vec largest = hn::Set(d, -3.4e38f);
   const size_t lanes = hn::Lanes(d);
   for (size_t i = 0; i < count; i += 4) {
-    // Rows beyond the last key repeat it.
+    // Rows beyond the last key repeat the last key.
     const float* row[4];
     Unrolled<4>([&](auto r) { row[r] = keys + std::min(i + r, count - 1) * dim; });
     Vec dot[4] = {hn::Zero(d), hn::Zero(d), hn::Zero(d), hn::Zero(d)};

@@ -1,6 +1,7 @@
 // Softmax attention, one position of each sequence at a time, over a cache of its keys and values.
 // Reading the cache limits the speed of a generation step. A cache with room for every position
-// grows with the sequence; a smaller one is a ring, and attention is over a window.
+// gives attention over all positions. A smaller cache is a ring buffer, and attention is over a
+// window of the latest positions.
 //
 //   SoftmaxStepShape shape{.heads = 8, .dim = 32, .value_dim = 32, .capacity = 783};
 //   std::vector<float> cache(shape.heads * shape.HeadFloats()), scratch(shape.ScratchFloats());
@@ -8,7 +9,7 @@
 //   SoftmaxStep(shape, 1, 1 / std::sqrt(32.0f),
 //               {q, k, v, out, cache.data(), 0, &position, nullptr, scratch.data()});
 //
-// For each head, with k_p and v_p first stored in the cache, at p modulo the capacity C:
+// For each head, k_p and v_p are first stored in the cache, at index p modulo the capacity C. Then:
 //
 //   out_p = sum_{p - C < i <= p} softmax_i(scale q_p . k_i) v_i     [M]     (the paper's eq. 2)
 //

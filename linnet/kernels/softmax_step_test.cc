@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "linnet/base/aligned.h"
+#include "linnet/base/larger_error.h"
 #include "linnet/kernels/softmax_attention_ref.h"
 #include "linnet/kernels/test_util.h"
 
@@ -16,9 +17,9 @@ namespace {
 
 LINNET_SUITE_ON_EACH_ISA(SoftmaxSteps);
 
-// Two sequences: the second begins later, the first pauses. Nothing beyond a sequence's position is
-// read, and nothing beyond the end of its cache is written. window: the capacity; 0: enough for all
-// positions.
+// Steps two sequences: the second begins later, and the first pauses. Checks the results, and that
+// nothing beyond a sequence's position is read and nothing beyond the end of its cache is written.
+// `window` is the capacity of the cache; 0 means enough for all positions.
 void ExpectSteps(size_t window, size_t readers) {
   constexpr size_t kBatch = 2, kGroups = 2;
   const size_t heads = kGroups * readers;
@@ -82,7 +83,7 @@ void ExpectSteps(size_t window, size_t readers) {
           const Doubles want = refs[n * heads + h].Out(positions[n]);
           for (size_t c = 0; c < m; ++c) {
             const double off = std::abs(out[(i * heads + h) * m + c] - want[c]);
-            if (!(off <= worst)) worst = off;
+            worst = LargerError(worst, off);
           }
         }
         ++positions[n];

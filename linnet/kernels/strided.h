@@ -36,8 +36,9 @@ Strided<T> HeadMajor(T* data, size_t length, size_t heads, size_t dim) {
           static_cast<ptrdiff_t>(length * dim)};
 }
 
-// Working memory, owned by the caller: `slots` pieces, each of as many floats as the kernel's
-// ...Scratch() returns. One thread uses a slot at a time.
+// Working memory, owned by the caller: `slots` pieces, called slots, each of as many floats as the
+// kernel's ...Scratch() returns. The work is divided among the slots, and one thread uses a slot at
+// a time.
 struct Scratch {
   float* data = nullptr;
   size_t slots = 1;

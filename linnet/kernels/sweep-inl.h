@@ -60,7 +60,7 @@ struct Rows {
   T* Row(size_t t) const { return at + static_cast<ptrdiff_t>(t) * stride; }
 };
 
-// Copies rows of n numbers through phi into scratch, zero-padded to the padded width.
+// Writes phi of rows of n numbers to scratch, padded with zeros to Padded(n).
 template <FeatureMap kMap, typename T>
 HWY_NOINLINE void PackRows(Rows<const T> from, size_t tokens, size_t n, float* HWY_RESTRICT to) {
   const F32 d;
@@ -87,9 +87,10 @@ HWY_INLINE void PrefetchFar(const float* at) {
 #endif
 }
 
-// Columns of cache lines (one line of each row) of the next block, to prefetch while the current
-// block is swept: each slice of the state takes two. They go to the first-level cache, or to the
-// second if rows are so far apart that they would evict each other from the first.
+// The rows of the next block, to prefetch while the current block is swept. They are divided into
+// columns of cache lines (one line of each row), and the sweep of each slice of the state
+// prefetches two columns. The lines go to the first-level cache, or to the second-level cache if
+// rows are so far apart that they would evict each other from the first.
 class Ahead {
  public:
   // `nothing`: an address to prefetch when no lines are left.
@@ -197,8 +198,8 @@ HWY_INLINE void SweepSlice(const Operands& x, size_t row, size_t column, float* 
     for (size_t c = 0; c < kVectors && kPass != Pass::kUpdate; ++c) {
       if (kFinish == Finish::kScale) out_t[c] = hn::Mul(out_t[c], hn::Set(d, *scale));
       if (kFinish == Finish::kDerivative) {
-        // phi'(x) = min(phi(x), 1): for x <= 0, phi(x) is e^x <= 1, its own derivative; elsewhere
-        // it is x + 1 > 1.
+        // phi'(x) = min(phi(x), 1): for x <= 0, phi(x) = e^x <= 1 is its own derivative; for x > 0,
+        // phi(x) = x + 1 > 1 has the derivative 1.
         const Vec derivative = hn::Min(hn::LoadU(d, phi + c * kLanes), hn::Set(d, 1.0f));
         out_t[c] = hn::Mul(out_t[c], derivative);
       }
@@ -224,8 +225,8 @@ HWY_INLINE void SweepSlice(const Operands& x, size_t row, size_t column, float* 
   }
 }
 
-// All rows of one strip. Not inlined, because its accumulators fill the registers. `set` overwrites
-// out_t instead of adding to it.
+// Sweeps all rows of one strip. Not inlined, because its accumulators fill the registers. `set`
+// overwrites out_t instead of adding to it.
 template <Pass kPass, size_t kVectors, Finish kFinish>
 HWY_NOINLINE void SweepStrip(const Operands& x, size_t rows, size_t column, bool set,
                              float* HWY_RESTRICT s, Ahead& ahead) {
@@ -254,7 +255,7 @@ HWY_INLINE void SweepStrip(const Operands& x, size_t rows, size_t column, bool s
 
 // A state [rows, columns], both padded, is stored in dense strips of kStrip columns (the last may
 // be narrower), so a slice's vectors are a constant distance apart. Calls body(row, first column,
-// width, at) for each row of each strip.
+// width, at) for each row of each strip; `at` is the offset in the state of that row of the strip.
 template <class Body>
 HWY_INLINE void ForStrips(size_t rows, size_t columns, const Body& body) {
   for (size_t c = 0; c < columns; c += kStrip) {
@@ -290,8 +291,8 @@ HWY_INLINE void ReadOut(const Operands& x, size_t rows, size_t columns, bool set
 
 HWY_INLINE void Clear(float* to, size_t n) { std::memset(to, 0, n * sizeof(float)); }
 
-// Takes consecutive pieces of a slot's scratch, each of a multiple of kPad floats, so that all are
-// aligned to 64 bytes.
+// Hands out consecutive pieces of a slot's scratch, each of a multiple of kPad floats, so that all
+// pieces are aligned to 64 bytes.
 class Arena {
  public:
   explicit Arena(float* at)
@@ -311,8 +312,8 @@ class Arena {
   float* at_;
 };
 
-// A block of tokens: the row of the first one, and whether the block runs toward higher or lower
-// rows.
+// A block of tokens: the row of its first token, the number of tokens, and whether it runs
+// backwards, toward lower rows.
 struct Block {
   size_t first, tokens;
   bool backwards;
@@ -346,8 +347,8 @@ class HeadRows {
               (width_ + static_cast<size_t>(floats) - 1) / static_cast<size_t>(floats), Close());
   }
 
-  // The rows of a block through phi: in place if possible, else in `pack` [tokens, padded width].
-  // In `pack`, rows of keys at positions >= valid are zero.
+  // Returns phi of the rows of a block: the rows themselves if possible, otherwise `pack` [tokens,
+  // padded width]. In `pack`, rows at positions >= valid are zero.
   Rows<const float> Read(FeatureMap map, const Block& block, size_t valid, float* pack) const {
     const size_t last = block.backwards ? block.first + 1 : block.first + block.tokens;
     if constexpr (std::is_same_v<T, const float>) {
@@ -397,14 +398,15 @@ class HeadRows {
   size_t width_;
 };
 
-// std::memcpy() of a few vectors. For an unknown size GCC emits string instructions, whose startup
-// takes longer than the copy.
+// Copies a few vectors. For std::memcpy() of an unknown size, GCC emits string instructions, whose
+// startup takes longer than the copy.
 HWY_INLINE void CopyRow(const float* from, size_t n, float* to) {
   ForVectors(n,
              [&](size_t i, size_t used) HWY_ATTR { StoreN(LoadN(from + i, used), to + i, used); });
 }
 
-// Convert a state between dense [dim, value_dim] and strips; LoadTransposed() also transposes it.
+// LoadState() converts a dense state [dim, value_dim] to strips, StoreState() converts it back.
+// LoadTransposed() converts it to strips of the transpose.
 HWY_INLINE void LoadState(const float* from, size_t dim, size_t value_dim, float* to) {
   ForStrips(Padded(dim), Padded(value_dim),
             [&](size_t f, size_t c, size_t width, size_t at) HWY_ATTR {
@@ -435,7 +437,7 @@ HWY_INLINE void Transpose(const float* HWY_RESTRICT from, size_t rows, size_t co
   });
 }
 
-// 1 / den, but 0 if |den| is below every normal float: no key has been seen and eps is 0, or
+// 1 / den, or 0 if |den| is below every normal float: then no key has been seen and eps is 0, or
 // 1 / den might overflow.
 HWY_INLINE float Reciprocal(float den) { return std::abs(den) < FLT_MIN ? 0.0f : 1.0f / den; }
 

@@ -23,7 +23,8 @@ using F32 = hn::CappedTag<float, 16>;
 using Vec = hn::Vec<F32>;
 
 // Loads n floats; the other lanes are zero. 1 <= n <= lanes. LoadN() and StoreN() touch no memory
-// beyond the n floats, which another thread may be writing. Highway's masked operations on NEON do.
+// beyond the n floats, because another thread may be writing there. Highway's masked operations on
+// NEON would touch that memory.
 HWY_INLINE Vec LoadN(const float* from, size_t n) {
   const F32 d;
   if (HWY_LIKELY(n == hn::Lanes(d))) return hn::LoadU(d, from);
@@ -119,7 +120,7 @@ HWY_INLINE void ForVectors(size_t n, Body body) {
   for (size_t i = 0; i < n; i += lanes) body(i, std::min(lanes, n - i));
 }
 
-// Leaves `at` unchanged but hides that from the compiler, which then loads a value again instead of
+// Leaves `at` unchanged but hides this from the compiler, which then loads a value again instead of
 // keeping it in a register.
 HWY_INLINE void HidePointer(const float*& at) {
 #if HWY_COMPILER_GCC || HWY_COMPILER_CLANG

@@ -80,7 +80,7 @@ void BytePairs::Append(std::string_view word, std::vector<int32_t>& ids) const {
   const size_t count = tokens.size();
   std::vector<size_t> before(count), after(count);
   for (size_t i = 0; i < count; ++i) before[i] = i - 1, after[i] = i + 1;
-  // Rank, place and merged token. On top is the merge learned first, among equals the leftmost.
+  // Rank, place and merged token. On top is the merge learned first; of equal ones, the leftmost.
   using Candidate = std::tuple<uint32_t, size_t, int32_t>;
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
   const auto consider = [&](size_t left) {
@@ -95,7 +95,7 @@ void BytePairs::Append(std::string_view word, std::vector<int32_t>& ids) const {
     candidates.pop();
     if (tokens[left] < 0 || after[left] >= count) continue;
     const size_t right = after[left];
-    // The pair may have changed since.
+    // The pair may have changed since it became a candidate.
     const auto merge = merges_.find(Pair(tokens[left], tokens[right]));
     if (merge == merges_.end() || merge->second.token != token) continue;
     tokens[left] = token, tokens[right] = -1;

@@ -18,9 +18,10 @@
 namespace linnet {
 
 struct BytePairOptions {
-  std::string unknown = {};    // token of characters outside the vocabulary; "": these are left out
-  bool fuse_unknown = false;   // one token for consecutive unknown characters
-  bool byte_fallback = false;  // for these, "<0x0A>" per byte, if the vocabulary has all of them
+  std::string unknown = {};   // token of characters outside the vocabulary; "": these are left out
+  bool fuse_unknown = false;  // one token for consecutive unknown characters
+  // An unknown character becomes one token per byte ("<0x0A>"), if the vocabulary has all of these.
+  bool byte_fallback = false;
   bool ignore_merges = false;  // a word in the vocabulary is one token
 };
 
@@ -50,7 +51,7 @@ class BytePairs {
   Ids ids_;
   BytePairOptions options_;
   int32_t unknown_ = -1;
-  std::array<int32_t, 256> bytes_;  // -1: none
+  std::array<int32_t, 256> bytes_;  // tokens "<0x00>" ...; -1: none
   std::unordered_map<uint64_t, Merge> merges_;
 };
 

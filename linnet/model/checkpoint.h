@@ -1,5 +1,5 @@
 // A model file: safetensors whose metadata holds the ModelSpec ("linnet") and a record of the
-// training ("training": JSON for people and tools, which this library does not read).
+// training ("training": JSON for people and tools, which loading a model ignores).
 //
 //   Checkpoint checkpoint = Checkpoint::Open("models/digits.safetensors");
 //   std::span<const float> w = checkpoint.Tensor("predictor.weight");

@@ -20,8 +20,8 @@ void ReluFeatures(const FeatureInput& input, const float* x, bool, float* phi) {
   for (size_t i = 0; i < input.dim; ++i) phi[i] = std::max(x[i], 0.0f);
 }
 
-// phi(q) . phi(k) = (q . k / sqrt(D) + 1)^2: (1, sqrt(2) y_i, y_i^2, sqrt(2) y_i y_j) with y = x /
-// D^(1/4) and i < j: F = 1 + D + D (D + 1) / 2.
+// (1, sqrt(2) y_i, y_i^2, sqrt(2) y_i y_j) with y = x / D^(1/4) and i < j.
+// F = 1 + D + D (D + 1) / 2, and phi(q) . phi(k) = (q . k / sqrt(D) + 1)^2.
 void Polynomial2Features(const FeatureInput& input, const float* x, bool, float* phi) {
   const size_t dim = input.dim;
   const float scale = static_cast<float>(std::pow(static_cast<double>(dim), -0.25));

@@ -18,7 +18,7 @@ namespace linnet {
 
 struct MixerSpec;
 
-// D, and the random numbers omega [D, columns] of random maps.
+// The dimension D of an input and, for random maps, the matrix omega [D, columns].
 struct FeatureInput {
   size_t dim = 0, columns = 0;
   const float* omega = nullptr;
@@ -37,12 +37,13 @@ struct FeatureMapInfo {
   bool fused = false;
   // phi of one vector: x [D] -> phi [F]. Null: the runtime does not support the map.
   void (*single)(const FeatureInput& input, const float* x, bool query, float* phi) = nullptr;
-  bool floor = false;          // the denominator is at least |z| / sqrt(F)
+  // The denominator phi(q) . z, where z is the sum of phi over the keys, is at least |z| / sqrt(F).
+  bool floor = false;
   bool even_features = false;  // `features` must be even
 };
 
 std::vector<FeatureMapInfo> FeatureMaps();
-// Throws InputError, with a message that lists the known maps.
+// For an unknown name, throws InputError with a list of the known maps.
 FeatureMapInfo FindFeatureMap(const std::string& name);
 // Registers a map. Throws InputError if the name is taken.
 void AddFeatureMap(const FeatureMapInfo& info);
@@ -50,8 +51,8 @@ void AddFeatureMap(const FeatureMapInfo& info);
 // F of the spec's feature map over queries of query_dim dimensions.
 int64_t FeatureSize(const MixerSpec& spec, int query_dim);
 
-// Columns of omega [query_dim, columns], the random numbers of the spec's map; 0 if the map has
-// none. Does not depend on the spec's kind.
+// Columns of the random matrix omega [query_dim, columns] of the spec's map; 0 if the map has none.
+// Does not depend on the spec's kind.
 int64_t OmegaColumns(const MixerSpec& spec, int query_dim);
 
 // Throws InputError, with a message that begins with `where`, on an unknown feature map or an

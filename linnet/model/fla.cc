@@ -56,7 +56,7 @@ void BoundLogits(std::span<const float> all, size_t layer, std::span<float> logi
   }
 }
 
-// The inverse for all layers: model.lower_bounds, or empty if the model has no lower bounds.
+// The inverse of BoundLogits(), for all layers: model.lower_bounds; empty if the model has none.
 std::vector<float> BoundsOf(const Checkpoint& checkpoint) {
   const auto layers = static_cast<size_t>(checkpoint.spec().stack.layers());
   std::vector<std::vector<double>> bounds;
@@ -195,7 +195,7 @@ void FlaModel::OpenTensors(const std::string& folder) {
                          file.get<std::string>().find('/') == std::string::npos;
       if (!plain) {
         throw InputError(index.string(), ": the file of ", Quote(tensor), " is ",
-                         Brief(file.dump()), ", no name in this folder");
+                         Brief(file.dump()), "; it must be the name of a file in this folder");
       }
       names.insert(file);
     }

@@ -6,8 +6,8 @@
 //   WriteFla(Checkpoint::Open("gla.safetensors"), "gla-again");
 //
 // Kinds: gla, retnet, delta_net, gated_deltanet, gated_deltaproduct, kda, hgrn and mamba2; all but
-// the last may have layers of softmax attention. Options that would change what a model computes,
-// and that linnet does not have, are refused by name.
+// the last may have layers of softmax attention. Options that change what a model computes and
+// that linnet does not have are refused by name.
 #ifndef LINNET_MODEL_FLA_H_
 #define LINNET_MODEL_FLA_H_
 
@@ -76,7 +76,7 @@ FlaPart FlaPartOf(const MixerSpec& mixer, const TensorInfo& info);
 bool IsModelFolder(const std::string& path);
 
 // Writes config.json, model.safetensors and, if the model has one, tokenizer.json into a new or
-// empty folder. Throws InputError for models that flash-linear-attention has no name for.
+// empty folder. Throws InputError for models that flash-linear-attention does not have.
 void WriteFla(const Checkpoint& checkpoint, const std::string& folder);
 
 }  // namespace linnet

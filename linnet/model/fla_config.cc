@@ -190,7 +190,7 @@ void ReadShares(Config& config, int width, double keys, double values, int heads
     if (mixer.heads < 1 || !(size >= 1 && size < 1 << 20) ||
         static_cast<int>(size) % mixer.heads != 0) {
       config.Refuse("hidden_size x ", name, " is ", size,
-                    ", no multiple of num_heads = ", mixer.heads);
+                    "; it must be a multiple of num_heads = ", mixer.heads);
     }
     return static_cast<int>(size) / mixer.heads;
   };
@@ -221,7 +221,7 @@ double ShareOf(int size, int width) {
   return share;
 }
 
-// As a double with few digits: 1e-6f is 1e-06, not 9.99999997e-07.
+// The double with the shortest decimal form of x: 1e-06 for 1e-6f, not 9.99999997e-07.
 double Rounded(float x) {
   char text[32] = {};
   std::to_chars(text, std::end(text), x);
@@ -276,7 +276,7 @@ void ReadMamba2(Config& config, int width, MixerSpec& mixer) {
   const int64_t values = int64_t{width} * config.Int("expand", 2);
   if (mixer.value_dim < 1 || values < 1 || values % mixer.value_dim != 0 || values >= 1 << 20) {
     config.Refuse("hidden_size x expand is ", values,
-                  ", no multiple of head_dim = ", mixer.value_dim);
+                  "; it must be a multiple of head_dim = ", mixer.value_dim);
   }
   mixer.heads = static_cast<int>(values) / mixer.value_dim;
   if (config.Int("num_heads", mixer.heads) != mixer.heads) {
@@ -316,7 +316,7 @@ void ReadHgrn(Config& config, int width, MixerSpec& mixer) {
 struct Kind {
   const char* type;
   const char* mixer;
-  int hidden_ratio;  // 0: layers have no feed-forward block
+  int hidden_ratio;  // default of the field; 0: layers have no feed-forward block
   void (*read)(Config& config, int width, MixerSpec& mixer);
   void (*write)(const MixerSpec& mixer, int width, json& config);
 };
@@ -443,7 +443,7 @@ const Kind& KindOf(Config& config) {
 MixerSpec ReadSoftmax(Config& attn, int width) {
   const int heads = attn.Int("num_heads", 0);
   if (heads < 1 || width % heads != 0) {
-    attn.Refuse("num_heads is ", heads, ", no divisor of hidden_size = ", width);
+    attn.Refuse("num_heads is ", heads, "; it must divide hidden_size = ", width);
   }
   const int key_heads = attn.Int("num_kv_heads", heads);
   attn.MustBe("qk_norm", false, false), attn.MustNotBeNull("rope_theta");

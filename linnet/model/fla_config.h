@@ -1,4 +1,4 @@
-// config.json of flash-linear-attention's models, and the spec that it describes.
+// Reads and writes the config.json of flash-linear-attention's models.
 //
 //   FlaConfig config = ReadFlaConfig("gla-340M/config.json");
 //   nlohmann::json again = WriteFlaConfig(config.spec, "gla.safetensors");
@@ -16,7 +16,7 @@ namespace linnet {
 std::string FlaTypes();
 
 struct FlaConfig {
-  ModelSpec spec;     // without a vocabulary: the task is "tokens"
+  ModelSpec spec;     // its task is "tokens": the config has no tokenizer
   bool tied = false;  // the embedding is also the head
   int end = -1;       // eos_token_id; -1: none
 };
@@ -28,7 +28,8 @@ FlaConfig ReadFlaConfig(const std::string& path);
 // flash-linear-attention does not have.
 nlohmann::json WriteFlaConfig(const ModelSpec& spec, const std::string& where);
 
-// Reads a JSON object from a file, Python's Infinity as 1e308. Throws InputError if it is not one.
+// Reads a file with a JSON object; Python's Infinity becomes 1e308. Throws InputError if the file
+// has other contents.
 nlohmann::json ReadJsonObject(const std::string& path);
 
 }  // namespace linnet

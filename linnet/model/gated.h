@@ -1,6 +1,6 @@
 // Gated recurrences (retention, gated linear attention, delta rules) as plain data: how a kind
-// computes the inputs of kernels/scan.h from its projections, and its output from the scan's.
-// nn/mixer_gated.cc and runtime/mixer_gated.cc compute any such form.
+// computes the inputs of kernels/scan.h from its projections, and its result from the output of the
+// scan. nn/mixer_gated.cc and runtime/mixer_gated.cc compute any such form.
 //
 //   GatedForm form = FindMixer("gla").gated(spec);
 //   GatedProjections(spec, form)      // q_proj, k_proj, v_proj, gk_proj.0, g_proj
@@ -30,8 +30,8 @@
 //   h_t = e^g h_{t-1} + silu(i) (1 - e^g)
 //   g   = log(b + (1 - b) sigmoid(f)),  b = sigmoid(lower_bound)
 //
-// where i and f are i_proj x and f_proj x, with a convolution the causal depthwise convolutions of
-// them; without `bounded`, b = 0. The result is h / sqrt(mean(h^2) + eps) * norm times
+// where i and f are i_proj x and f_proj x or, with a convolution, their causal depthwise
+// convolutions. Without `bounded`, b = 0. The result is h / sqrt(mean(h^2) + eps) * norm times
 // silu(g_proj x), where the mean is over the channels of all heads.
 //
 // Structure and tensor names are those of flash-linear-attention, except that Mamba-2's in_proj and
@@ -56,7 +56,7 @@ enum class GatedDecay : uint8_t {
   // One decay per key channel, from low-rank projections. `floor` is MixerSpec::decay_floor, if not
   // 0.
   kKey,      // max(logsigmoid(gk_proj x) / 16, floor)
-  kKeyRate,  // -exp(A_log) softplus(f_proj x + dt_bias), or with a floor
+  kKeyRate,  // -exp(A_log) softplus(f_proj x + dt_bias); if there is a floor:
              // floor sigmoid(exp(A_log) (f_proj x + dt_bias))
   kChannel,  // one decay per channel of a state of V numbers, see above
 };
@@ -83,7 +83,7 @@ struct GatedForm {
   bool rotary = false;
   const char* norm = "o_norm";
   int readers = 1;             // consecutive heads that share keys
-  bool shared_values = false;  // they share values and decays per key channel, not queries
+  bool shared_values = false;  // they also share values and decays per key channel, not queries
   int householders = 1;        // delta steps per position
   bool timed = false;
   bool bounded = false;
@@ -91,7 +91,8 @@ struct GatedForm {
   int query_readers() const { return shared_values ? 1 : readers; }
   int value_readers() const { return shared_values ? readers : 1; }
   bool by_channel() const { return decay == GatedDecay::kChannel; }
-  // The number of consecutive heads whose outputs are normalized together, if a layer has `heads`.
+  // The number of consecutive heads whose outputs are normalized together, in a layer of `heads`
+  // heads.
   int norm_heads(int heads) const { return by_channel() ? heads : timed ? readers : 1; }
   bool delta() const { return write != GatedWrite::kAdd; }
   float scale(int query_dim) const {
@@ -109,7 +110,7 @@ std::vector<ProjectionInfo> GatedProjections(const MixerSpec& spec, const GatedF
 // The mixer's other tensors. A low-rank projection's second factor is name.1.weight [out, rank].
 std::vector<TensorInfo> GatedTensors(const MixerSpec& spec, const GatedForm& form);
 
-// The number of heads that share one of MixerSpec::key_heads.
+// The number of consecutive heads that share one head of keys (MixerSpec::key_heads).
 int KeyReaders(const MixerSpec& spec);
 
 // The logarithm of a head's decay in GatedDecay::kConstant.

@@ -3,7 +3,7 @@
 //
 //   GatedHead head{.in = {{"q_proj", q}, ...}, .own = {{"A_log", a}, ...}, .index = h};
 //   std::vector<std::vector<double>> out = GatedOut(spec, head);   // [positions][V]
-//   NormalizeTogether(spec, heads, outs);   // of all heads; does nothing if each has its own norm
+//   NormalizeTogether(spec, heads, outs);   // outs of all heads; for heads that share a norm
 #ifndef LINNET_MODEL_GATED_REF_H_
 #define LINNET_MODEL_GATED_REF_H_
 
@@ -22,10 +22,11 @@ struct GatedHead {
   using Row = std::vector<double>;
   using Rows = std::vector<Row>;
 
-  // By the projection's name: the head's columns, or the columns that all heads share.
+  // Projections of the input by name, [positions][columns]: the columns of the head, or those that
+  // all heads share.
   std::map<std::string, Rows> in = {};
   std::map<std::string, Row> own = {};  // GatedTensors() of all heads, row-major
-  size_t index = 0;                     // in its layer
+  size_t index = 0;                     // of the head in its layer
 };
 
 class GatedOracle {
@@ -54,7 +55,7 @@ class GatedOracle {
       }
       for (size_t i = 0; i < static_cast<size_t>(form_.householders); ++i) Update(t, i, s);
       Row read(values_);
-      const double scale = form_.scale(spec_.query_dim);  // in fp32, as the kernels
+      const double scale = form_.scale(spec_.query_dim);  // rounded to fp32, as in the kernels
       for (size_t d = 0; d < keys_; ++d) {
         for (size_t m = 0; m < values_; ++m) read[m] += scale * q[d] * s[d][m];
       }
@@ -72,7 +73,7 @@ class GatedOracle {
   const Row& In(const std::string& name, size_t t) const { return head_.in.at(name)[t]; }
   const Row& Own(const std::string& name) const { return head_.own.at(name); }
 
-  // A state of one number per channel.
+  // The head's outputs for the decay kChannel, whose state is one number per channel.
   Rows Channels() const {
     Rows out;
     Row h(values_);
@@ -124,7 +125,7 @@ class GatedOracle {
     return y;
   }
 
-  // The same before silu.
+  // Vector() before silu.
   Row Convolved(const std::string& name, size_t size, size_t t, size_t i) const {
     Row y(size);
     if (form_.convolution == 0) {

@@ -1,14 +1,14 @@
 // Mixers (kinds of attention and recurrence) as plain data: name, parameters, tensors and
-// capabilities. They are implemented in nn/mixer.h for training and in runtime/mixer.h.
+// capabilities. nn/mixer.h implements them for training, runtime/mixer.h for inference.
 //
 //   MixerSpec spec{.kind = "causal-linear", .feature_map = "favor", .features = 64};
 //   Validate(spec, /*query_dim=*/32, "model");
 //   FindMixer(spec.kind).causal                  // true: usable for autoregressive tasks
 //   FeatureSize(spec, 32)                        // 64 = F
 //
-// A new kind is a file mixers/NAME.cc that defines `MixerInfo NameInfo()`, and a line in
-// mixers/list.h; code outside the library registers one with AddMixer(). Numbers that training and
-// runtime must share (hash planes, scales) are computed in model/, as by LshPlanes().
+// To add a kind: write mixers/NAME.cc, which defines `MixerInfo NameInfo()`, and add a line to
+// mixers/list.h. Code outside the library calls AddMixer(). Values on which training and inference
+// must agree (hash planes, scales) are computed in this folder, for example by LshPlanes().
 #ifndef LINNET_MODEL_MIXER_H_
 #define LINNET_MODEL_MIXER_H_
 
@@ -38,16 +38,18 @@ struct MixerInfo {
   std::string description = {};
   bool causal = false;         // can be masked causally, as autoregressive tasks need
   bool always_causal = false;  // has no non-causal form
-  // Steps from a state. Otherwise each generated token takes a pass over the whole sequence.
+  // Generates from a state kept between positions (sums, or cached keys and values). Otherwise each
+  // generated token takes a pass over the whole sequence.
   bool recurrent = false;
   bool constant_state = false;  // the state's size does not depend on the number of positions
-  bool maps = false;            // has a feature map; files hold omega if the map is random
+  bool maps = false;            // has a feature map; if it is random, files hold its omega
   bool scales = false;          // uses MixerSpec::scale
-  // Has MixerSpec::window, rotary, qkv_bias and out_bias, and key_heads of keys and values.
+  // MixerSpec::window, rotary, qkv_bias and out_bias apply, and key_heads is the number of heads of
+  // keys and values.
   bool windows = false;
-  // The mixer for encoders and cross attention if the decoder uses this one; "": none.
+  // The kind for encoder layers and cross attention if the decoder has this kind; "": none.
   std::string cross = {};
-  // Options written to files even at their defaults.
+  // Names of MixerSpec fields that files of this kind hold even at their default values.
   std::vector<std::string> options = {};
   // Kind and parameters in a few words; null: the name.
   std::string (*describe)(const MixerSpec& spec) = nullptr;
@@ -60,28 +62,29 @@ struct MixerInfo {
   // The form of a gated recurrence, from which its projections and tensors follow; null: the mixer
   // is not a gated recurrence.
   GatedForm (*gated)(const MixerSpec& spec) = nullptr;
-  std::string out = "out_projection";  // the output projection
+  std::string out = "out_projection";  // name of the output projection
   bool out_bias = true;
 };
 
 // All registered kinds, the library's own first.
 std::vector<MixerInfo> Mixers();
 
-// The kind of that name. Throws InputError, with a message that lists the known kinds.
+// The kind of that name. For an unknown name, throws InputError with a list of the known kinds.
 MixerInfo FindMixer(const std::string& name);
-// The kind of a spec, with the effects of its options: a window makes it always causal, with a
-// state of constant size.
+// The kind of a spec. For softmax attention, always_causal and constant_state are true if the spec
+// has a window, and out_bias is that of the spec.
 MixerInfo FindMixer(const MixerSpec& spec);
 
 // Registers a kind. Throws InputError if the name is taken.
 void AddMixer(const MixerInfo& info);
 
-// The mixer for an encoder or cross attention if the decoder uses this one (MixerInfo::cross). It
-// has neither a window nor rotary positions. Throws InputError if the kind has no such mixer.
+// The mixer for the encoder and for cross attention if the decoder's mixer is `spec`: of the kind
+// MixerInfo::cross, without a window or rotary positions. Throws InputError if there is no such
+// kind.
 MixerSpec CrossMixer(const MixerSpec& spec);
 
 std::string Describe(const MixerSpec& spec);
-// MixerInfo::describe for kinds with a feature map: kind and feature map.
+// MixerInfo::describe and MixerInfo::beyond for kinds with a feature map.
 std::string DescribeFeatureMap(const MixerSpec& spec);
 std::string BeyondFeatureMap(const MixerSpec& spec);
 // MixerInfo::beyond for recurrences.
@@ -90,9 +93,9 @@ std::string BeyondGated(const MixerSpec& spec);
 // The input projections of a mixer, queries, keys and values first.
 std::vector<ProjectionInfo> MixerProjections(const MixerSpec& spec);
 
-// Adds the names and shapes of a mixer's tensors under `name` ("transformer.layers.0.attention"),
-// in file order: projections, omega of a random feature map, MixerInfo::tensors, output projection.
-// A token shift comes before the first projection that uses it.
+// Appends the names and shapes of a mixer's tensors to `table`, in file order: projections, omega
+// of a random feature map, MixerInfo::tensors, output projection. A token shift comes before the
+// first projection that uses it. Names begin with `name` ("transformer.layers.0.attention").
 void MixerTensors(const MixerSpec& spec, int64_t d_model, const std::string& name,
                   std::vector<TensorInfo>& table);
 

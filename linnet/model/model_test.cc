@@ -39,7 +39,7 @@ TEST(ModelSpec, JsonRoundTrip) {
   EXPECT_FALSE(spec == ModelSpec{});
 }
 
-// Parameters of other kinds are not written, so files of the older kinds are unchanged.
+// Parameters of other kinds are not written, so a new kind does not change files of older ones.
 TEST(ModelSpec, WritesOnlyTheMixersOwnParameters) {
   ModelSpec spec = TinyImages();
   EXPECT_EQ(ToJson(spec).find("lsh"), std::string::npos);
@@ -89,8 +89,8 @@ TEST(ModelSpec, RefusesInvalidFields) {
   }
 }
 
-// Files of models without a stem are unchanged. With a stem, its window sizes are written even at
-// their defaults.
+// Files of models without a stem have no stem fields. With a stem, the sizes of its windows are
+// written even at their defaults.
 TEST(ModelSpec, AStemAddsItsFieldsAndTensors) {
   ModelSpec spec = TinyImages();
   EXPECT_EQ(ToJson(spec).find("stem"), std::string::npos);
@@ -100,8 +100,8 @@ TEST(ModelSpec, AStemAddsItsFieldsAndTensors) {
   spec.input.stem = {.channels = 5, .rows = 2, .columns = 3, .second_columns = 1};
   EXPECT_EQ(FromJson(ToJson(spec), "x"), spec);
   EXPECT_NE(ToJson(spec).find("\"stem_second_rows\":3"), std::string::npos);
-  // Before the last byte of a pixel, the window has a row, a pixel and two bytes, of which the
-  // second is the current token.
+  // The window of a pixel's last byte reaches back a row (6 bytes), a pixel (3) and two bytes. The
+  // second of these two is the current token, so that 10 past tokens remain.
   EXPECT_EQ(spec.Reach(), 6 + 3 + 1);
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const TensorInfo& info : TensorTable(spec)) shapes[info.name] = info.shape;
@@ -253,7 +253,7 @@ TEST_F(CheckpointTest, ComputesAMissingPositionTable) {
   const Checkpoint checkpoint = Checkpoint::Open(path_);
   const std::span<const float> table = checkpoint.Tensor("pos_embedding.pe");
   EXPECT_EQ(std::vector<float>(table.begin(), table.end()), PositionTable(spec));
-  // A table that would take all memory is refused.
+  // A table that would take all memory is not computed.
   EXPECT_TRUE(HasComputedPositions(spec, "pos_embedding.pe"));
   spec.input.max_length = 1 << 28;
   EXPECT_FALSE(HasComputedPositions(spec, "pos_embedding.pe"));

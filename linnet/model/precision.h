@@ -1,4 +1,4 @@
-// The types of a model's tensors in a file of each precision.
+// The data types of a model's tensors in files of each precision.
 //
 //   for (const TensorInfo& info : TensorTable(spec)) {
 //     DType stored = StoredAs(spec, info.name, precision);  // I8 for matrices, BF16 for embeddings
@@ -6,8 +6,8 @@
 //
 // An int8 matrix has one scale per output, a tensor NAME_scale [out] in F32, and may have one
 // factor per input, NAME_factor [in], a power of two: weight = value * scale * factor, with the
-// value in -127 .. 127. At inference the activations are multiplied by the factors before they are
-// rounded, which brings inputs of different magnitude to a similar scale.
+// value in -127 .. 127. At inference the activations are multiplied by the factors before the
+// activations are rounded, which brings inputs of different magnitude to a similar scale.
 #ifndef LINNET_MODEL_PRECISION_H_
 #define LINNET_MODEL_PRECISION_H_
 
@@ -25,13 +25,14 @@ namespace linnet {
 // feed-forward layers, the predictor, the LSTM's weights, the second convolution of a stem.
 bool IsMatrix(std::string_view tensor_name);
 
-// The type of a tensor in a file of that precision. In bf16 and int8 files, embeddings, categorical
-// predictors and frame projections are BF16. A tied predictor is as narrow as the other matrices,
-// since it is most of a small text model. A logistics predictor is small and stays F32: int8 would
-// cost 0.09 bits/dim on the digits, where int8 in all other matrices costs 0.003. All other tensors
-// stay F32; so does a stem's first convolution, which reads few bytes.
+// The type of a tensor in a file of that precision. Matrices are BF16 in bf16 files and I8 in int8
+// files. Embeddings, categorical predictors and frame projections are BF16 in both, but a tied
+// predictor is stored like other matrices, since it is most of a small text model. A logistics
+// predictor is small and stays F32: int8 would cost 0.09 bits/dim on the digits, where int8 in all
+// other matrices costs 0.003. All other tensors are F32, including a stem's first convolution,
+// which reads few bytes.
 DType StoredAs(const ModelSpec& spec, std::string_view tensor_name, Precision precision);
-// The precision of the predictor and of the frame projection in such a file.
+// The precision of the predictor and of the frame projection in a file of precision `precision`.
 Precision PredictorPrecision(const ModelSpec& spec, Precision precision);
 
 // The tensor names of an int8 matrix's scales and factors.

@@ -27,7 +27,7 @@ constexpr const char* kHeadBias = "predictor.bias";
 constexpr std::string_view kOmega = ".feature_map.omega";
 constexpr int kMaxLayers = 1000;  // the limit of Validate()
 
-// Bias of tokens that are never drawn: its exp() is 0 relative to any other.
+// Bias of the logits of tokens that are never drawn: their probability rounds to 0.
 constexpr float kNever = -1e9f;
 
 enum class TaskKind : uint8_t { kImages, kCopy, kText };
@@ -103,7 +103,7 @@ bool HasPrefix(const Named& named, const std::string& prefix) {
   return next != named.end() && next->first.starts_with(prefix);
 }
 
-// Number of layers of the stack whose names begin with `stack`.
+// Number of layers of the stack whose tensors have names that begin with `stack`.
 int Layers(const Named& named, const std::string& stack) {
   int layers = 0;
   while (layers < kMaxLayers && HasPrefix(named, StrCat(stack, "layers.", layers, "."))) ++layers;
@@ -185,7 +185,7 @@ class SpecReader {
     const int64_t size = found->second->shape[index];
     return size < 1 || size > INT32_MAX ? 0 : static_cast<int>(size);
   }
-  // The same for a tensor checked by CheckNames(), which must have that rank.
+  // Like Peek(), for a tensor that CheckNames() has found. Throws instead of returning 0.
   int Dimension(const std::string& name, size_t rank, size_t index) const {
     const int size = Peek(name, rank, index);
     const Tensor& tensor = *named_.at(name);
@@ -194,7 +194,8 @@ class SpecReader {
     return size;
   }
 
-  // Whether the tokens are text if no task is given: a byte vocabulary, or --characters is given.
+  // Whether this is a text model, if no task is given: its vocabulary has the size of a byte
+  // vocabulary, or --characters is given.
   bool TellsText(int vocabulary) const {
     return !choices_.characters.empty() || vocabulary == 256 ||
            vocabulary == 256 + Vocabulary::kFirst;
@@ -409,7 +410,8 @@ float FromHalf(uint16_t half) {
   return sign * std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
 }
 
-// The first `size` elements, stored in `own` if converted. Throws InputError if one is not finite.
+// The first `size` elements as floats; `own` stores converted ones. Throws InputError if one is not
+// finite.
 std::span<const float> Floats(const Tensor& tensor, size_t size, std::vector<float>& own,
                               const std::string& path) {
   std::span<const float> floats;
@@ -430,7 +432,7 @@ std::vector<float> WithRowsInFront(std::span<const float> values, size_t numbers
   return all;
 }
 
-// [rows, columns] -> [rows, 2 columns]: each row x is (x, -x).
+// [rows, columns] -> [rows, 2 columns]: each row x becomes (x, -x).
 std::vector<float> WithNegatives(std::span<const float> values, size_t columns) {
   std::vector<float> all;
   for (size_t at = 0; at < values.size(); at += columns) {
@@ -497,7 +499,7 @@ std::string ReferenceName(const std::string& name) {
     rest.remove_prefix(prefix.size());
     return true;
   };
-  // The names of a stack without a prefix, or with another prefix.
+  // Whether the tensor belongs to a stack, whose prefix in the file may be missing or different.
   const bool stack = strip("transformer.") || strip("transformer_encoder.") || strip("encoder.") ||
                      rest.starts_with("layers.") || rest.starts_with("norm.");
   return (stack ? "transformer." : "") + std::string(rest);

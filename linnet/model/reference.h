@@ -8,9 +8,9 @@
 //                   [&](const TensorInfo& t) { return model.Tensor(t.name); });
 //
 // The head distinguishes images (logistics over 256 byte values) from other tasks (one output per
-// token). A vocabulary of 259 is linnet's bytes; one of 256 is bytes without the special tokens of
-// model/vocabulary.h; a character vocabulary needs `characters`. Any other vocabulary belongs to
-// the copy task.
+// token). A vocabulary of 259 tokens is linnet's bytes; 256 tokens are bytes without the special
+// tokens of linnet/vocabulary.h; a character vocabulary needs `characters`. Any other vocabulary
+// belongs to the copy task.
 #ifndef LINNET_MODEL_REFERENCE_H_
 #define LINNET_MODEL_REFERENCE_H_
 
@@ -33,7 +33,7 @@ struct ReferenceChoices {
   // omega does not determine it.
   MixerSpec attention = {.lsh_buckets = 126, .lsh_variant = LshVariant::kSimple};
   bool norm_first = false;
-  int width = 0, height = 0, channels = 0;  // for images; 0: those of MNIST or CIFAR-10, by length
+  int width = 0, height = 0, channels = 0;  // of images; 0: MNIST's or CIFAR-10's, by length
   std::string task = {};                    // one of ReferenceTasks(); "": determined by the shapes
   std::string characters = {};              // the text vocabulary, as in TextSpec; "": bytes
   int context = 1024;                       // max_length of a model without a position table
@@ -48,14 +48,14 @@ class ReferenceModel {
   ReferenceModel& operator=(ReferenceModel&&) = default;
 
   const ModelSpec& spec() const { return spec_; }
-  // A tensor of TensorTable(spec()). Valid as long as the model and the imported tensors.
+  // A tensor of TensorTable(spec()), valid as long as this model and the imported tensors exist.
   std::span<const float> Tensor(const std::string& name) const { return tensors_.at(name); }
-  // Replaces the distribution of the first byte, [vocabulary], uniform unless the file has it.
+  // Sets the distribution of the first byte, [vocabulary]; by default the file's, or else uniform.
   void SetFirstValue(std::vector<float> probability);
   // Whether the file has a first_value.probability, as a file written by linnet may.
   bool has_first_value() const { return has_first_value_; }
-  // Whether the file's vocabulary lacks the special tokens. They are then inserted before it, with
-  // zero embeddings and with outputs so low that they are never drawn.
+  // Whether the file's vocabulary lacks the special tokens. They are then inserted before its
+  // tokens, with zero embeddings and with outputs so low that they are never drawn.
   bool adds_special_tokens() const { return special_tokens_ > 0; }
 
  private:
@@ -78,8 +78,8 @@ class ReferenceModel {
 // "model.", "_orig_mod."), and with "transformer." before the names of a stack.
 std::string ReferenceName(const std::string& name);
 
-// `count` elements from `first` on of a tensor of F32, F16, BF16 or F64; infinity for values beyond
-// a float's range. Throws InputError for other types.
+// Converts `count` elements, from index `first` on, of an F32, F16, BF16 or F64 tensor to floats.
+// Values beyond a float's range become infinity. Throws InputError for other types.
 std::vector<float> ToFloats(const Tensor& tensor, size_t first, size_t count);
 
 // Whether a tensor is F32, F16 or BF16 and has this shape, not counting axes of size 1.
@@ -91,7 +91,7 @@ bool HoldsFloats(const Tensor& tensor, const std::vector<int64_t>& shape);
 // property, the message names the options that specify it.
 ReferenceModel FromReference(std::span<const Tensor> tensors, const std::string& path,
                              const ReferenceChoices& choices);
-// The same for a known spec.
+// Like FromReference(), for a spec that is already known.
 ReferenceModel FromKnownSpec(std::span<const Tensor> tensors, const std::string& path,
                              const ModelSpec& spec);
 

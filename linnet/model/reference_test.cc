@@ -312,7 +312,7 @@ TEST(Reference, FeatureMaps) {
   EXPECT_TRUE(Contains(Tensors(spec).Error(TinyChoices()), "name it with --feature-map"));
 }
 
-// For each column w, fast-transformers' Favor has exp(y w - |y|^2 / 2) and exp(-y w - |y|^2 / 2).
+// For each column w, fast-transformers' Favor has two features, exp(+-y w - |y|^2 / 2).
 TEST(Reference, FavorsColumnsHaveBothSigns) {
   ModelSpec spec = Tiny();
   spec.stack.mixer().feature_map = "favor", spec.stack.mixer().features = 6;
@@ -408,7 +408,7 @@ TEST(Reference, ReformerHasTheOptionsOfFastTransformers) {
   EXPECT_FALSE(Contains(ToJson(FromReference(tensors.list, "a.pth", choices).spec()), "lsh"));
 }
 
-// The sizes ask for a position table of gigabytes, but the file's has no data.
+// The sizes ask for a position table of gigabytes, but the file's table has no data.
 TEST(Reference, NoTableLargerThanTheFile) {
   Tensors tensors(Tiny());
   tensors.Get("pos_embedding.pe").shape = {1, 1 << 20, 0};

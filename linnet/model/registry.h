@@ -23,7 +23,7 @@ class Registry {
     return rows_;
   }
 
-  // Throws InputError, with a message that lists the known names.
+  // For an unknown name, throws InputError with a list of the known names.
   Row Find(const std::string& name) const {
     std::string known;
     for (const Row& row : all()) {

@@ -19,7 +19,8 @@ namespace {
 
 constexpr int kMostLayers = 1000;
 
-// Tensors for reading earlier layers' values, which some files have even in the first block.
+// Tensors that mix in an earlier layer's values. Some files have them in the first block too, where
+// they are not used.
 bool IsIgnored(const std::string& name) {
   return name == "blocks.0.att.v0" || name == "blocks.0.att.v1" || name == "blocks.0.att.v2";
 }

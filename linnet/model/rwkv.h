@@ -4,7 +4,7 @@
 //   PyTorchFile file = PyTorchFile::Open("RWKV-x070-World-0.1B.pth");
 //   if (IsRwkv(file.tensors())) RwkvModel::Of(file.tensors(), file.path()).Write(path, training);
 //
-// The model reads and writes token numbers.
+// The imported model reads and writes token numbers, because the file has no tokenizer.
 #ifndef LINNET_MODEL_RWKV_H_
 #define LINNET_MODEL_RWKV_H_
 

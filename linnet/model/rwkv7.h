@@ -12,12 +12,12 @@
 //   removal   k * k_k, divided by its length
 //   k         k (1 + (a - 1) * k_a)
 //   out       output of the scan kRwkv7 (kernels/scan.h): erase = -removal, write = removal * a
-//   result    (norm(out) + (sum over keys of r * k * r_k) v) * g, where norm is a layer norm over
-//             the head's values, with ln_x
+//   result    (norm(out) + (sum over key channels of r * k * r_k) v) * g, where norm is a layer
+//             norm over the head's values, with the weight and bias of ln_x
 //
 // tanh(w1) w2, a1 a2, ... are low-rank products: w1, a1, g1 and v1 are projections that all heads
-// share, w2, a2, g2 and v2 matrices. Names and shapes are those of BlinkDL's files, except that the
-// first factors are matrices [rank, d_model].
+// share; w2, a2, g2 and v2 are matrices. Names and shapes are those of BlinkDL's files, except that
+// w1, a1, g1 and v1 have weights [rank, d_model] here.
 #ifndef LINNET_MODEL_RWKV7_H_
 #define LINNET_MODEL_RWKV7_H_
 
@@ -25,7 +25,7 @@ namespace linnet {
 
 inline constexpr double kRwkv7Decay = -0.60653065971263342;  // -e^(-1/2)
 inline constexpr double kRwkv7NormEps = 64e-5;               // of the norm of a head's output
-inline constexpr double kRwkv7LeastLength = 1e-12;           // of k * k_k
+inline constexpr double kRwkv7LeastLength = 1e-12;           // lower limit of |k * k_k|
 
 }  // namespace linnet
 

@@ -39,7 +39,7 @@ class Rwkv7Oracle {
   double Own(const std::string& name, size_t width, size_t i) const {
     return head_.own.at(name)[head_.index * width + i];
   }
-  // act(first) second, for this head's columns.
+  // This head's columns of the low-rank product act(name1) name2.
   Row LowRank(const std::string& name, size_t width, size_t t, double (*act)(double)) const {
     const Row &x = head_.in.at(name + "1")[t], &weight = head_.own.at(name + "2");
     const size_t columns = weight.size() / x.size();

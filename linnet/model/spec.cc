@@ -146,9 +146,9 @@ void Read(const json& value, const std::string& where, const char* name, Field& 
   }
 }
 
-// A default spec with the task-specific part of the file. For the tasks of the first versions it
-// follows from the task's name, since those files have image fields for every task; for other tasks
-// it follows from the fields that are present.
+// A default spec with the kind of task-specific part that the file describes. For the tasks of the
+// first versions, the task's name determines the part, since their files have image fields for any
+// task. For other tasks, the fields that are present determine it.
 ModelSpec WithPart(const json& object) {
   const auto has = [&](const char* name) { return object.contains(name); };
   const std::string task = has("task") && object["task"].is_string() ? object["task"] : "images";
@@ -182,7 +182,7 @@ json Object(const ModelSpec& spec) {
   return object;
 }
 
-// Fields of a mixer that files leave out at their default values.
+// Fields of a mixer that files leave out at their defaults, unless MixerInfo::options has them.
 constexpr const char* kOptions[] = {
     "features",   "similarity",  "lsh_rounds",        "lsh_buckets",
     "lsh_chunk",  "lsh_variant", "softmax_scale",     "window",
@@ -220,7 +220,7 @@ void DropUnused(const ModelSpec& spec, json& object) {
   if (spec.text() || spec.ReadsFrames()) drop({"mixtures", "positions", "pixel_above"});
 }
 
-// Reads the fields listed by VisitMixer() or VisitFields() and removes them from the object.
+// A visitor for VisitMixer() and VisitFields() that moves each field from the object to the spec.
 auto Reader(json& object, const std::string& where) {
   return [&object, where](const char* name, auto& field) {
     const auto found = object.find(name);
@@ -334,7 +334,7 @@ class Validator {
     }
   }
 
-  // A layer that reads the values of an earlier layer must have such a layer, of the same sizes.
+  // If a layer reads an earlier layer's values, that layer must exist and have the same sizes.
   void CarriedValues() const {
     const MixerSpec* from = nullptr;
     for (size_t i = 0; i < static_cast<size_t>(spec_.stack.layers()); ++i) {
@@ -452,7 +452,8 @@ class Validator {
       throw InputError(where_, ": ", error.what());
     }
     if (text.unit == TextUnit::kToken) {
-      Require(!spec_.encoder_decoder(), "an encoder-decoder reads bytes or characters, no tokens");
+      Require(!spec_.encoder_decoder(),
+              "an encoder-decoder reads bytes or characters, not byte-pair tokens");
       // Other programs pad the embedding to a round number of rows.
       Require(spec_.input.vocabulary >= static_cast<int>(tokens), "vocabulary is ",
               spec_.input.vocabulary, "; the tokenizer has ", tokens, " tokens");

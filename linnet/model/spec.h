@@ -63,7 +63,7 @@ bool SameMixer(const MixerSpec& a, const MixerSpec& b);
 
 // Tensor names and shapes of a checkpoint with this spec (types: StoredAs() of precision.h):
 //   fast-transformers' names under "transformer." (encoder-decoder: "encoder." and "decoder."),
-//     with those of each mixer (MixerInfo::tensors)
+//     with the tensors of each mixer (MixerTensors())
 //   value_embedding.weight [vocabulary, value_embedding], unless tied to predictor.weight
 //   pos_embedding.pe [1, max_length, PositionDims()], unless PositionDims() is 0
 //   above_embedding.weight [vocabulary + 1, value_embedding] if pixel_above; last row: no byte
@@ -85,13 +85,13 @@ std::vector<TensorInfo> TensorTable(const ModelSpec& spec);
 // Whether a tensor is data, not a parameter (see ParameterCount).
 bool IsBuffer(const std::string& tensor_name);
 
-// Sine positions [length, dim]: pe[t, 2i] = sin(t / 10000^(2i/dim)), pe[t, 2i+1] = cos(same).
+// Sine positions [length, dim]: pe[t, 2i] = sin(a), pe[t, 2i+1] = cos(a), a = t / 10000^(2i/dim).
 std::vector<float> PositionTable(int length, int dim);
 
 // The contents of this spec's pos_embedding.pe: [max_length, PositionDims()].
 std::vector<float> PositionTable(const ModelSpec& spec);
 
-// Writes row t of that table to `to` [PositionDims()], for any t, also beyond max_length.
+// Writes row t of PositionTable(spec) to `to` [PositionDims()]; t may be beyond max_length.
 void PositionRow(const ModelSpec& spec, int64_t t, float* to);
 
 }  // namespace linnet

@@ -22,10 +22,10 @@ struct StemWindow {
   int width, colors;  // of the image
   bool same_color;
 
-  // Number of bytes that the convolution of color k reads, or with same_color of bytes whose
-  // features it reads.
+  // Number of inputs of the convolution of color k: bytes, or with same_color bytes whose features
+  // it reads.
   int Inputs(int k) const { return same_color ? Before() + 1 : Before() * colors + k; }
-  // Number of pixels before the last one.
+  // Number of pixels of the window before the pixel of byte n.
   int Before() const { return (rows - 1) * columns + columns / 2; }
   // Number of bytes before byte n - 1 that a window may reach; with same_color, before byte n.
   int Reach() const {
@@ -33,7 +33,8 @@ struct StemWindow {
     return same_color ? pixels * colors : pixels * colors + colors - 2;
   }
 
-  // Calls visit(m) for each input of byte n's window in turn: m is a byte, or -1 outside the image.
+  // Calls visit(m) for each input of byte n's window in turn. m is the index of a byte, or -1 for a
+  // byte outside the image.
   template <class Visit>
   void ForEach(int64_t n, Visit visit) const {
     const auto color = static_cast<int>(n % colors);
@@ -62,10 +63,10 @@ inline StemWindow StemFeatures(const ModelSpec& spec) {
   return {stem.second_rows, stem.second_columns, spec.image()->width, spec.image()->channels, true};
 }
 
-// A byte as an input of the first convolution; outside the image: 0. Exact in bf16.
+// The input of the first convolution for a byte; exact in bf16. Bytes outside the image give 0.
 inline float StemInput(int32_t byte) { return static_cast<float>(byte) / 128 - 1; }
 
-// The two convolutions of color k, without ".weight" and ".bias".
+// The names of the two convolutions of color k, without ".weight" and ".bias".
 inline std::string StemFeaturesName(int k) { return StrCat("stem.features.", k); }
 inline std::string StemOutputName(int k) { return StrCat("stem.output.", k); }
 

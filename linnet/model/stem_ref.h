@@ -26,7 +26,7 @@ inline std::vector<std::vector<double>> StemRef(const ModelSpec& spec,
   const StemSpec& stem = spec.input.stem;
   const int width = spec.image()->width, colors = spec.image()->channels;
   const auto channels = static_cast<size_t>(stem.channels);
-  // features[n]: h[n]; h[0] is zeros.
+  // features[n] is h[n] of StemSpec; h[0] is zeros.
   std::vector<std::vector<double>> features = {std::vector<double>(channels)}, out;
   for (int n = 1; n <= static_cast<int>(tokens.size()); ++n) {
     const int k = n % colors, x = n / colors % width, y = n / colors / width;

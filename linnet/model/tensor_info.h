@@ -32,7 +32,7 @@ struct ProjectionInfo {
   bool carried = false;
 
   int Columns(int heads) const { return shared ? width : heads / readers * width; }
-  // The row of the tensor (for `heads` heads) that computes a head's column.
+  // The row of the weight tensor that computes a head's column, in a layer of `heads` heads.
   int RowOf(int head, int column, int heads) const {
     if (shared) return column;
     const int part = width / blocks;

@@ -22,8 +22,8 @@ constexpr const char* kEndNames[] = {"</s>", "<|endoftext|>", "<|end_of_text|>",
 constexpr const char* kGpt2Words =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
-// Characters that stand for the bytes 0 to 255: printable bytes stand for themselves, the others
-// are U+0100, U+0101, ... in order.
+// The characters that stand for the bytes 0 to 255 in ByteLevel vocabularies: printable bytes stand
+// for themselves, the other bytes are U+0100, U+0101, ... in order.
 const std::array<char32_t, 256>& ByteCharacters() {
   static const std::array<char32_t, 256> characters = [] {
     std::array<char32_t, 256> all{};
@@ -53,13 +53,13 @@ std::string Replaced(std::string_view text, std::string_view from, std::string_v
   return changed.append(text, at);
 }
 
-// Calls body(begin, end) for each match.
+// A function that calls body(begin, end) for each match in the text.
 using Finder = std::function<void(std::string_view text, FunctionRef<void(size_t, size_t)> body)>;
 
 enum class Split { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext };
 
-// Divides a text into matches and the texts between them, which `split` joins or removes. invert:
-// the texts between the matches count as the matches.
+// Divides a text into matches and the texts between them. `split` tells which of these to remove or
+// to join. With `invert`, matches and the texts between them change roles.
 std::vector<std::string> Pieces(const std::string& text, const Finder& find, Split split,
                                 bool invert) {
   struct Range {
@@ -264,7 +264,7 @@ class Tokenizer::Reader {
     }
   }
 
-  // Adds a step that splits words: to(word) gives its pieces.
+  // Adds a step that splits each word into the pieces to(word).
   void Split(const std::function<std::vector<std::string>(const Word&)>& to) {
     to_.splitters_.push_back([to](const Words& words) {
       Words pieces;
@@ -332,7 +332,8 @@ class Tokenizer::Reader {
     });
   }
 
-  // Whether a Metaspace puts a space before a text: "always", "first" or "never".
+  // Where a Metaspace inserts a space: "always" before each word, "first" only before a text's
+  // first word, or "never".
   std::string Scheme(const json& step) const {
     const bool old = Bool(step, "add_prefix_space", true);
     const std::string scheme = String(step, "prepend_scheme", old ? "always" : "never");
@@ -529,7 +530,8 @@ std::string Tokenizer::Normalized(std::string_view text) const {
   return normalized;
 }
 
-// Divides a text into added tokens, the longest one at each place, and the texts between them.
+// Divides a text into added tokens and the texts between them. Finds only added tokens with this
+// value of `normalized`, the longest one at each place.
 std::vector<Tokenizer::Segment> Tokenizer::Cut(std::string_view text, bool normalized) const {
   std::vector<Segment> segments;
   size_t done = 0;

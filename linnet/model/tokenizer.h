@@ -8,7 +8,7 @@
 // Supported: models of type BPE; the normalizers NFC, Prepend, Replace and Sequence; the
 // pre-tokenizers ByteLevel, Split, Digits, Metaspace and Sequence; the decoders ByteLevel, Replace,
 // ByteFallback, Fuse, Strip, Metaspace and Sequence; templates that put tokens before a text.
-// Everything else is refused by name. Padding and truncation are not read.
+// Everything else is refused by name. Padding and truncation are ignored.
 #ifndef LINNET_MODEL_TOKENIZER_H_
 #define LINNET_MODEL_TOKENIZER_H_
 
@@ -33,8 +33,8 @@ class Tokenizer {
   // Throws InputError, with a message that begins with `where`, on JSON of another kind or with
   // unsupported parts.
   Tokenizer(const std::string& json, const std::string& where);
-  // The same, cached for the next call with the same JSON: a large vocabulary takes most of a
-  // second to read.
+  // Like the constructor, but keeps the last tokenizer for calls with the same JSON: a large
+  // vocabulary takes most of a second to read.
   static std::shared_ptr<const Tokenizer> Of(const std::string& json, const std::string& where);
 
   size_t size() const { return pieces_.size(); }  // the largest token plus 1
@@ -56,8 +56,8 @@ class Tokenizer {
   // The token as it is written in the vocabulary.
   const std::string& Name(int32_t token) const;
 
-  // The parts of a tokenizer.json that this class reads, and the token that ends a text (-1: not
-  // known), as JSON.
+  // Returns JSON for Tokenizer(): the parts of `json` that this class reads, and `end`, the token
+  // that ends a text (-1: not known).
   static std::string With(const std::string& json, int32_t end, const std::string& where);
 
  private:
@@ -85,7 +85,7 @@ class Tokenizer {
 
   std::unique_ptr<BytePairs> pairs_;
   std::vector<AddedToken> added_;         // longest first
-  std::array<bool, 256> begins_[2] = {};  // first bytes of added tokens, by `normalized`
+  std::array<bool, 256> begins_[2] = {};  // [normalized][byte]: whether it begins an added token
   std::vector<std::function<std::string(std::string)>> normalizers_;
   std::vector<std::function<Words(Words)>> splitters_;
   std::vector<int32_t> begin_;

@@ -14,9 +14,10 @@ using torch::Tensor;
 
 constexpr int64_t kFirstCapacity = 64;
 
-// The keys (0) or values (1) of a state, [N, S, H, D or M]. A cache that does not require gradients
-// is returned with a version counter and use count of its own: an autograd graph may then save it,
-// and Append() still writes later rows into the same memory.
+// The keys (0) or values (1) of a state, [N, S, H, D or M]. If the cache does not require gradients
+// but the caller may record an autograd graph, returns an alias with a version counter and use
+// count of its own: the graph may save the alias, and Append() still writes later rows into the
+// memory.
 Tensor Seen(const MixerState& state, size_t which) {
   const Tensor& cache = state.tensors[which];
   const bool apart =
@@ -24,7 +25,7 @@ Tensor Seen(const MixerState& state, size_t which) {
   return (apart ? cache.variable_data() : cache).narrow(2, 0, state.length).transpose(1, 2);
 }
 
-// Appends x [N, H, S, dim] to the rows of tensor `which` of the state.
+// Appends x [N, H, S, dim] to tensor `which` of the state.
 void Append(const Tensor& x, MixerState& state, size_t which) {
   std::vector<Tensor>& tensors = state.tensors;
   const int64_t length = state.length, needed = length + x.size(2);
@@ -32,7 +33,7 @@ void Append(const Tensor& x, MixerState& state, size_t which) {
   Tensor& cache = tensors[which];
   const bool gradient = torch::GradMode::is_enabled() &&
                         (x.requires_grad() || (cache.defined() && cache.requires_grad()));
-  if (gradient) {  // a cache with autograd history is copied, not written in place
+  if (gradient) {  // copies: autograd history forbids writing in place
     cache = length > 0 ? torch::cat({cache.narrow(2, 0, length), x}, 2) : x.clone();
     return;
   }

@@ -8,8 +8,8 @@
 
 namespace linnet::nn {
 
-// The recurrent forms over a cache of keys and values; subclasses implement Attend().
-// readers: number of consecutive heads that share keys and values.
+// Implements the recurrent forms over a cache of keys and values; subclasses implement Attend().
+// readers: the number of consecutive heads of queries that share one head of keys and values.
 class CachedAttention : public MixerImpl {
  public:
   CachedAttention(const char* kind, int64_t query_dim, int64_t readers = 1)
@@ -23,19 +23,20 @@ class CachedAttention : public MixerImpl {
                       MixerState& state) override;
 
  protected:
-  // q [N, L, H, D], k [N, S, G, D], v [N, S, G, M] -> [N, L, H, M]. `hidden` (broadcastable to
-  // [N, H, L, S], or undefined) is true where a key is masked out for a query. If causal, keys at
-  // positions > offset + i are masked out for query i, too.
+  // q [N, L, H, D], k [N, S, G, D], v [N, S, G, M] -> [N, L, H, M], with G = H / readers. `hidden`
+  // (broadcastable to [N, H, L, S], or undefined) is true where a key is masked out for a query. If
+  // causal, keys at positions > offset + i are also masked out for query i.
   virtual torch::Tensor Attend(const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const torch::Tensor& hidden, bool causal,
                                int64_t offset) const = 0;
   int64_t query_dim() const { return query_dim_; }
   int64_t readers() const { return readers_; }
 
-  // CheckRecurrent(); also throws InputError if the state has lengths and so cannot be extended.
+  // Calls CheckRecurrent(). Also throws InputError on a state with lengths, which cannot be
+  // extended.
   void Check(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
              const torch::Tensor& lengths, const MixerState& state) const;
-  // Appends checked keys and values, then attends to all of them.
+  // Appends k and v, which must have been checked, to the state, then attends to all keys in it.
   torch::Tensor Continue(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                          MixerState& state) const;
 

@@ -7,9 +7,9 @@
 //   DecoderState state = built.recurrent->Begin(memory, memory_lengths);    // memory is read once
 //   y_t = built.recurrent->forward(x_t, state);                             // x_t [N, d_model]
 //
-// Post-norm layers, as in fast-transformers: x = LN1(x + self(x)), x = LN2(x + cross(x, memory)),
-// x = LN3(x + W2 act(W1 x)); or pre-norm. Parameter names are those of fast-transformers
-// (layers.N.self_attention..., layers.N.cross_attention..., layers.N.norm3...).
+// Layers are post-norm, as in fast-transformers, or pre-norm. Post-norm: x = LN1(x + self(x)),
+// x = LN2(x + cross(x, memory)), x = LN3(x + W2 act(W1 x)). Parameter names are those of
+// fast-transformers (layers.N.self_attention..., layers.N.cross_attention..., layers.N.norm3...).
 #ifndef LINNET_NN_DECODER_H_
 #define LINNET_NN_DECODER_H_
 
@@ -21,8 +21,8 @@ namespace linnet::nn {
 
 struct DecoderOptions {
   TransformerOptions transformer;  // its pattern gives the mixers of the self attention
-  // Mixers of the attention over the memory: layer i uses cross[i mod size]. MixerImpl::cross()
-  // must be true for them. Empty: CrossMixer() of each layer's self attention.
+  // Mixers of the attention over the memory: layer i uses cross[i mod size], for which
+  // MixerImpl::cross() must be true. If empty, each layer uses CrossMixer() of its self attention.
   std::vector<MixerSpec> cross = {};
 
   MixerSpec cross_mixer(int64_t layer) const {
@@ -41,11 +41,11 @@ class TransformerDecoderLayerImpl : public torch::nn::Module {
   // x [N, L, d_model], memory [N, S, d_model] -> [N, L, d_model]
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& memory, const Mask& self_mask,
                         const Mask& memory_mask);
-  // x [N, d_model] -> the same
+  // x [N, d_model] -> [N, d_model]
   torch::Tensor Step(const torch::Tensor& x, MixerState& self, const MixerState& cross);
 
   AttentionLayer self_attention, cross_attention;
-  torch::nn::Linear gate, linear1, linear2;  // gate: null unless gated
+  torch::nn::Linear gate, linear1, linear2;  // gate is null unless gated
   Norm norm1, norm2, norm3;
 };
 TORCH_MODULE(TransformerDecoderLayer);
@@ -55,7 +55,8 @@ class TransformerDecoderImpl : public torch::nn::Module {
   // Throws InputError on invalid options.
   explicit TransformerDecoderImpl(const DecoderOptions& options);
   // x [N, L, d_model], memory [N, S, d_model] -> [N, L, d_model]. Self attention is causal.
-  // `lengths` (int64 [N], or undefined) are those of x; `memory_mask` masks the memory's positions.
+  // `lengths` (int64 [N], or undefined) are the lengths of the sequences in x; `memory_mask` masks
+  // the memory's positions.
   torch::Tensor forward(torch::Tensor x, const torch::Tensor& memory, const Mask& memory_mask = {},
                         const torch::Tensor& lengths = {});
 
@@ -86,8 +87,8 @@ class RecurrentTransformerDecoderImpl : public torch::nn::Module {
 };
 TORCH_MODULE(RecurrentTransformerDecoder);
 
-// Both forms of one decoder, sharing their weights. `recurrent` is null if the self or the cross
-// attention of a layer has no recurrent form.
+// The batch form and the recurrent form of one decoder, with shared weights. `recurrent` is null if
+// the self or the cross attention of a layer has no recurrent form.
 struct Decoder {
   TransformerDecoder batch = nullptr;
   RecurrentTransformerDecoder recurrent = nullptr;

@@ -1,5 +1,6 @@
-// The whole network of a ModelSpec with encoder_decoder(), over text: a bidirectional encoder reads
-// the first line, and a decoder that attends to it predicts the second line.
+// The whole network of a ModelSpec with encoder_decoder(), over pairs of lines of text: a
+// bidirectional encoder reads the first line, and a decoder that attends to the encoder's outputs
+// predicts the second line.
 //
 //   EncoderDecoder model(spec);
 //   // [N, S], [N], [N, L] -> [N, L, classes]
@@ -7,8 +8,8 @@
 //
 // Encoder and decoder have spec.stack.layers() layers each. The encoder uses CrossMixer() of each
 // layer's mixer; decoder layers have causal self attention, then attention over the encoder's
-// outputs (nn/decoder.h). Both share the embedding and the positions, which begin at 0 in each
-// line.
+// outputs (nn/decoder.h). Encoder and decoder share the token embedding and the position embedding;
+// positions begin at 0 in each line.
 #ifndef LINNET_NN_ENCODER_DECODER_H_
 #define LINNET_NN_ENCODER_DECODER_H_
 
@@ -25,12 +26,12 @@ class EncoderDecoderImpl : public Network {
  public:
   explicit EncoderDecoderImpl(const ModelSpec& spec, const TrainingOptions& options = {});
 
-  // int64 first [N, S], of which the first lengths[n] tokens count (int64 [N]), and int64 second
-  // [N, L], the token before each target -> the head's outputs [N, L, classes].
+  // first: int64 [N, S]; only the first lengths[n] tokens of sequence n count. lengths: int64 [N].
+  // second: int64 [N, L], the token before each target. Returns the head's outputs [N, L, classes].
   torch::Tensor forward(const torch::Tensor& first, const torch::Tensor& lengths,
                         const torch::Tensor& second);
-  // The same for selected positions: int64 rows [R] -> [R, classes]. Row n L + t is position t of
-  // sequence n.
+  // The head's outputs at selected positions only: int64 rows [R] -> [R, classes]. Row n L + t is
+  // position t of sequence n.
   torch::Tensor At(const torch::Tensor& first, const torch::Tensor& lengths,
                    const torch::Tensor& second, const torch::Tensor& rows);
 

@@ -47,7 +47,8 @@ RandomFeatureMapImpl::RandomFeatureMapImpl(int64_t query_dim, int64_t columns) {
 void RandomFeatureMapImpl::Redraw() {
   torch::NoGradGuard no_grad;
   const int64_t dim = omega.size(0), columns = omega.size(1);
-  // Blocks of orthonormal directions; each is scaled to the length of an independent normal vector.
+  // Draws blocks of orthonormal directions, and scales each direction to the length of an
+  // independent normal vector.
   for (int64_t begin = 0; begin < columns; begin += dim) {
     const int64_t count = std::min(dim, columns - begin);
     const auto [directions, r] = torch::linalg_qr(torch::randn({dim, dim}, torch::kFloat64));

@@ -5,9 +5,9 @@
 //   torch::Tensor out = map->Divide(phi_q_s, phi_q_z, z, eps);        // eq. 12
 //   RedrawFeatures(*model);                                           // every random map in it
 //
-// To add a map: write feature_map_NAME.cc, which defines NAMEFeatureMapKind(); declare it below;
-// and add a line to feature_map.cc and a row to model/feature_map.cc. From outside the library,
-// call RegisterFeatureMap().
+// To add a map: write feature_map_NAME.cc, which defines NAMEFeatureMapKind(); declare that
+// function below; and add a line to feature_map.cc and a row to model/feature_map.cc. From outside
+// the library, call RegisterFeatureMap().
 #ifndef LINNET_NN_FEATURE_MAP_H_
 #define LINNET_NN_FEATURE_MAP_H_
 
@@ -25,22 +25,24 @@ namespace linnet::nn {
 
 class FeatureMapImpl : public torch::nn::Module {
  public:
-  // [..., D] -> [..., F], each position on its own, so that whole sequences, steps and pieces get
-  // the same features.
+  // The features of keys: [..., D] -> [..., F]. Each position is mapped on its own, so that whole
+  // sequences, steps and pieces get the same features.
   virtual torch::Tensor Keys(const torch::Tensor& k) const = 0;
-  // May scale each query by its own factor, which cancels in the normalization.
+  // The features of queries. A map may scale the features of each query by a factor of its own,
+  // which cancels in the normalization.
   virtual torch::Tensor Queries(const torch::Tensor& q) const { return Keys(q); }
 
   // Lower bound of the denominator, as a fraction of |z|, for maps whose phi(q) . z can be zero or
-  // negative although the estimated similarity is positive. None if phi >= 0: eps is added instead.
+  // negative although the estimated similarity is positive. Without a value, as for maps with
+  // phi >= 0, Divide() adds eps instead.
   virtual std::optional<double> floor() const { return std::nullopt; }
-  // numerator / max(denominator, floor() |z|) or, without a floor(), numerator / (denominator +
-  // eps); 0 if the sums are over no keys. denominator [..., 1]; z [..., F], the sum of the keys'
-  // features, is used only with a floor().
+  // Returns numerator / max(denominator, floor() |z|) or, without a floor(), numerator /
+  // (denominator + eps); 0 if the sums are over no keys. denominator [..., 1]; z [..., F], the sum
+  // of the keys' features, is used only with a floor().
   torch::Tensor Divide(const torch::Tensor& numerator, const torch::Tensor& denominator,
                        const torch::Tensor& z, double eps) const;
 
-  // The kernels' enumerator for this map, if they can apply it themselves.
+  // The kernels' enumerator for this map, if the kernels can apply the map themselves.
   virtual std::optional<kernels::FeatureMap> fused() const { return std::nullopt; }
   // Draws new random numbers from libtorch's default generator; does nothing in deterministic maps.
   virtual void Redraw() {}
@@ -50,15 +52,16 @@ using FeatureMap = std::shared_ptr<FeatureMapImpl>;
 // Throws InputError unless x is [..., query_dim].
 void CheckFeatureInput(const torch::Tensor& x, int64_t query_dim);
 
-// A map with normally distributed omega [D, columns], a buffer of that name that is saved with the
-// model. Columns are orthogonal in blocks of D, which lowers the variance.
+// A map with a random matrix omega [D, columns], normally distributed: a buffer of that name, saved
+// with the model. Each block of D columns is orthogonal, which lowers the variance of estimates.
 class RandomFeatureMapImpl : public FeatureMapImpl {
  public:
   RandomFeatureMapImpl(int64_t query_dim, int64_t columns);
   void Redraw() override;
 
  protected:
-  // x / D^(1/4): the product of a scaled query and key is softmax attention's q . k / sqrt(D).
+  // x / D^(1/4). The dot product of a scaled query and a scaled key is then q . k / sqrt(D), as in
+  // softmax attention.
   torch::Tensor Scaled(const torch::Tensor& x) const;
   torch::Tensor omega;
 };
@@ -68,11 +71,11 @@ struct FeatureMapKind {
   FeatureMap (*make)(const MixerSpec& spec, int64_t query_dim);
 };
 
-// Throws InputError for an unknown map and for features that ValidateFeatureMap() refuses. Ignores
-// the spec's kind.
+// Makes the map spec.feature_map. Throws InputError if the map is unknown or if
+// ValidateFeatureMap() refuses spec.features. Ignores spec.kind.
 FeatureMap MakeFeatureMap(const MixerSpec& spec, int64_t query_dim);
 
-// Adds a map that every linear mixer and every spec can name. Throws InputError if the name is
+// Registers a map, so that specs of linear mixers can name it. Throws InputError if the name is
 // taken.
 void RegisterFeatureMap(const FeatureMapInfo& info,
                         FeatureMap (*make)(const MixerSpec& spec, int64_t query_dim));

@@ -5,9 +5,9 @@
 //
 // so weights trained with softmax attention can be used here. Exponentials are kept in range
 // without factors that depend on future positions. The features of a query are divided by the
-// largest of them, which cancels in the normalization. Those of keys are not scaled (a common
-// factor would depend on all keys): their exponent, at most |omega_f|^2 / 2, is clamped to
-// kLargest.
+// largest of them, which cancels in the normalization. The features of keys are not scaled, because
+// a common factor would depend on all keys; instead their exponents, which are at most
+// |omega_f|^2 / 2, are clamped to kLargest.
 #include <torch/types.h>
 
 #include <cmath>
@@ -19,7 +19,7 @@ namespace {
 
 using torch::Tensor;
 
-constexpr double kLargest = 40;  // e^40 = 2e17: a million of these, times values, stay in fp32
+constexpr double kLargest = 40;  // e^40 = 2e17: a sum of a million of these stays in fp32 range
 
 class Favor : public RandomFeatureMapImpl {
  public:

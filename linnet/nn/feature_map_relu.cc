@@ -1,4 +1,5 @@
-// phi(x) = max(x, 0). A query without a positive component gives every key weight 0: output 0.
+// phi(x) = max(x, 0). A query without a positive component gives every key the weight 0, so its
+// output is 0.
 #include <torch/types.h>
 
 #include "linnet/nn/feature_map.h"

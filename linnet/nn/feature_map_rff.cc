@@ -7,9 +7,9 @@
 // denominator is its standard deviation over draws of omega for a query far from all keys,
 // |z| / sqrt(F). (The denominator is a sum over F / 2 columns of omega; each term is the product of
 // z's two components for that column with a vector of length sqrt(2 / F) and random direction.) The
-// numerator, the same sum weighted by the values, has a standard deviation of about |z| / sqrt(F)
-// times a value. So the output of such a query has random sign and the magnitude of the values, for
-// any number of keys.
+// numerator is the same sum weighted by the values: its standard deviation is about |z| / sqrt(F)
+// times the magnitude of the values. Hence the output of such a query has a random sign and about
+// the magnitude of the values, for any number of keys.
 #include <torch/types.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Gated recurrences with extreme and invalid inputs. The conformance tests compare their values.
+// Gated recurrences with extreme and invalid inputs. The conformance tests check their outputs.
 #include <gtest/gtest.h>
 
 #include <functional>

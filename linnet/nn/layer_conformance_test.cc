@@ -132,7 +132,7 @@ class LayersOracle {
       if (info.carries) carried_ = in.back();
     }
     const auto omega = weights_.find(name + "inner_attention.feature_map.omega");
-    std::map<std::string, Row> own;  // the attention's tensors, row-major, by names without `name`
+    std::map<std::string, Row> own;  // the attention's tensors, row-major, without prefix `name`
     for (const auto& [tensor, rows] : weights_) {
       if (!tensor.starts_with(name)) continue;
       Row& flat = own[tensor.substr(name.size())];
@@ -225,12 +225,12 @@ class LayersOracle {
 
   TransformerOptions options_;
   std::map<std::string, Rows> weights_;
-  // The columns of the `carries` projection (ProjectionInfo) of the latest layer that has one;
-  // later layers read them.
+  // The columns of the latest layer's projection with ProjectionInfo::carries; later layers read
+  // them.
   mutable Rows carried_;
 };
 
-// Conversion between a batch [N, L, d_model] and the oracle's rows.
+// Conversions between sequences of a batch [N, L, d_model] and the oracle's rows.
 Rows SequenceOf(const Tensor& x, int64_t n, int64_t length) {
   return RowsOf(x.unsqueeze(2), n, 0, length);
 }
@@ -253,8 +253,8 @@ struct LayerCase {
 };
 
 // Every mixer case in default layers. The rest of a layer does not depend on its mixer, so only the
-// first case of each mixer is also in other kinds of layers: the mixers alternate between two sets
-// of three kinds.
+// first case of each mixer is also in other kinds of layers. The mixers alternate between two sets
+// of three kinds of layers.
 std::vector<LayerCase> LayerCases(const std::function<bool(const MixerInfo&)>& applies) {
   std::vector<LayerCase> cases;
   bool turn = false;
@@ -469,7 +469,7 @@ TEST_P(RecurrentLayers, PiecesAndStepsMatchTheOracle) {
         EXPECT_LT(Off(got[i], whole[i]), Tolerance(rounding) * std::max(1.0, Largest(whole[i])))
             << cuts.size() << " " << i;
       }
-      if (whole.empty()) whole = got;  // no causal whole form: compare with the first pieces
+      if (whole.empty()) whole = got;  // not causal as a whole: compares with the first pieces
       const torch::NoGradGuard no_grad;
       for (int64_t t = cuts.size() < 2 ? 0 : cuts[0]; t < kLength; ++t) {
         EXPECT_LT(RelativeOff(built.recurrent->forward(x.select(1, t), copy), want.select(1, t)),
@@ -490,7 +490,8 @@ TEST_P(NotRecurrentLayers, RefusesPieces) {
                        "no recurrent form"));
 }
 
-// Self attention and the mixer's cross attention over a memory, in batches, whole and in steps.
+// Decoders with self attention and the mixer's cross attention over a memory, in batches: whole
+// sequences and steps.
 TEST_P(DecoderLayers, WholeAndStepsMatchTheOracle) {
   constexpr int64_t kLength = 9;
   const std::vector<int64_t> lengths = {7, 1, 4};

@@ -1,5 +1,5 @@
-// Base class of 'linear' and 'causal-linear' attention: their parameters, and the recurrent form
-// with its state of constant size (private to linnet/nn).
+// Base class of 'linear' and 'causal-linear' attention: their parameters, and the recurrent form,
+// whose state has a constant size (private to linnet/nn).
 #ifndef LINNET_NN_LINEAR_STATE_H_
 #define LINNET_NN_LINEAR_STATE_H_
 

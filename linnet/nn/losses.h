@@ -9,7 +9,7 @@
 
 namespace linnet::nn {
 
-// -log p(byte) under a discretized mixture of K logistics (Salimans et al., 2017): logits
+// -log p(byte) in nats under a discretized mixture of K logistics (Salimans et al., 2017): logits
 // [..., 3K] (mixture logits, means, log-scales clamped to at least -7), int64 bytes [...] -> [...].
 // With x = byte/127.5 - 1 and F the logistic's cumulative distribution function, each component has
 // probability F(x + 1/255) - F(x - 1/255); the bins of bytes 0 and 255 extend to infinity.
@@ -23,7 +23,8 @@ torch::Tensor CrossEntropyNats(const torch::Tensor& logits, const torch::Tensor&
 torch::Tensor MaskedCrossEntropy(const torch::Tensor& logits, const torch::Tensor& targets,
                                  const torch::Tensor& mask);
 
-// The CTC loss in nats, [N] (ops/ctc.h); tasks/speech/ctc.h defines which paths yield a sequence.
+// The CTC loss in nats, [N]. ops/ctc.h has the contract; tasks/speech/ctc.h defines which paths
+// yield a sequence.
 torch::Tensor CtcNats(const torch::Tensor& log_probs, const torch::Tensor& targets,
                       const torch::Tensor& input_lengths, const torch::Tensor& target_lengths,
                       int64_t blank = 0);

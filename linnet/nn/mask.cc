@@ -86,7 +86,7 @@ Counted DropPadding(const Tensor& q, const Tensor& k, const Tensor& v, const Mas
 
 Tensor DropBehind(const Tensor& x, const Tensor& lengths) {
   if (!lengths.defined()) return x;
-  // Filled, not multiplied by 0: padding may hold NaN.
+  // Fills with 0 instead of multiplying, because padding may hold NaN.
   return x.masked_fill(Below(lengths, x.size(1)).logical_not().view({x.size(0), -1, 1, 1}), 0);
 }
 

@@ -5,7 +5,7 @@
 //
 // A key masked out for a query contributes neither to the sum of values nor to the normalizer. The
 // output of a query without keys is 0. Padding behind `lengths` and `query_lengths` may hold
-// anything, NaN too; positions masked only by `causal` or `allowed` must be finite.
+// anything, even NaN; positions masked only by `causal` or `allowed` must be finite.
 #ifndef LINNET_NN_MASK_H_
 #define LINNET_NN_MASK_H_
 
@@ -19,18 +19,20 @@ struct Mask {
   bool causal = false;  // self attention only: S = L
   // Number of keys of each sequence: int64 [N], in 0 .. S; undefined: S.
   torch::Tensor lengths = {};
-  // Number of queries of each sequence: int64 [N], in 0 .. L; undefined: L. Later outputs are 0.
+  // Number of queries of each sequence: int64 [N], in 0 .. L; undefined: L. Outputs at later
+  // positions are 0.
   torch::Tensor query_lengths = {};
   // True where a query may attend to a key: bool, broadcastable to [N, H, L, S]. Only for mixers
   // that compare all pairs ('full' and 'kernel').
   torch::Tensor allowed = {};
 };
 
-// Throws InputError, naming the kind, on shapes, types and devices that do not fit q [N, L, H, D],
-// k [N, S, H / readers, D] and v [N, S, H / readers, M] (all but N at least 1; keys and values are
-// shared by `readers` consecutive heads), on a causal mask with S != L, on lengths out of range, on
-// a defined `allowed` unless `quadratic`, and if D is not query_dim (0: any). The values of lengths
-// on a GPU are not checked; they act as if clamped to 0 .. S.
+// Checks a mixer's arguments: q [N, L, H, D], k [N, S, G, D] and v [N, S, G, M], with all sizes but
+// N at least 1 and H = readers G, because `readers` consecutive heads share keys and values. Throws
+// InputError, naming the kind, if their shapes, types or devices do not fit, if D is not query_dim
+// (0: any), on a causal mask with S != L, on lengths out of range, and on a defined `allowed`
+// unless `quadratic`. The values of lengths on a GPU are not checked: they act as if clamped to
+// their range.
 void CheckAttention(const char* kind, const torch::Tensor& q, const torch::Tensor& k,
                     const torch::Tensor& v, const Mask& mask, bool quadratic, int64_t query_dim = 0,
                     int64_t readers = 1);
@@ -40,11 +42,12 @@ void CheckAttention(const char* kind, const torch::Tensor& q, const torch::Tenso
 // would wait for the GPU.
 void CheckLengths(const std::string& name, const torch::Tensor& lengths, const torch::Tensor& x);
 
-// The inputs with padding set to zero: keys and values behind mask.lengths, queries behind
-// mask.query_lengths. Padding gets no gradient. Call CheckAttention() first.
+// Queries, keys and values with zeros in place of padding.
 struct Counted {
   torch::Tensor q, k, v;
 };
+// Zeros keys and values behind mask.lengths, and queries behind mask.query_lengths. Padding gets no
+// gradient. Call CheckAttention() first.
 Counted DropPadding(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                     const Mask& mask);
 
@@ -61,7 +64,7 @@ torch::Tensor Below(const torch::Tensor& lengths, int64_t length);
 // out [N, L, H, M] with zeros behind mask.query_lengths.
 torch::Tensor DropQueries(const torch::Tensor& out, const Mask& mask);
 
-// numerator / denominator [..., 1]; 0, without a gradient, where the denominator is 0.
+// numerator [..., M] / denominator [..., 1]; where the denominator is 0, 0 without a gradient.
 torch::Tensor DivideOrZero(const torch::Tensor& numerator, const torch::Tensor& denominator);
 
 }  // namespace linnet::nn

@@ -91,7 +91,7 @@ Mixer MakeMixer(const MixerSpec& spec) {
 }
 
 Mixer MakeMixer(MixerSpec spec, const MixerSizes& sizes) {
-  const auto narrow = [](int64_t size) {  // clamps: the range check rejects sizes beyond int
+  const auto narrow = [](int64_t size) {  // clamps to int; MakeMixer() then rejects the size
     return static_cast<int>(std::min<int64_t>(size, std::numeric_limits<int>::max()));
   };
   spec.heads = narrow(sizes.heads);

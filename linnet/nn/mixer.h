@@ -39,13 +39,14 @@ struct MixerState {
   // convolutions [N, width - 1, channels] for gated recurrences.
   std::vector<torch::Tensor> tensors;
   int64_t length = 0;  // number of positions added
-  // For mixers with a cache: the number of valid positions of each sequence, int64 [N] (undefined:
-  // all), and the minimum number of positions to allocate.
+  // For mixers with a cache: the number of valid positions of each sequence, int64 [N]; undefined:
+  // all positions are valid.
   torch::Tensor lengths;
-  int64_t capacity = 0;
+  int64_t capacity = 0;  // for mixers with a cache: minimum number of positions to allocate
   // Used by the layer, not by its mixer. convolved [N, width - 1, d_model]: the last rows that the
-  // layer's convolution has read. mixed_last, fed_last [N, d_model]: the last row that the token
-  // shifts of the mixer's projections and of the feed-forward block have read.
+  // layer's convolution has read. mixed_last [N, d_model]: the last row that the token shifts of
+  // the mixer's projections have read. fed_last [N, d_model]: the last row that the token shift of
+  // the feed-forward block has read.
   torch::Tensor convolved, mixed_last, fed_last;
 
   bool empty() const { return length == 0; }
@@ -60,10 +61,11 @@ class MixerImpl : public torch::nn::Module {
   virtual torch::Tensor forward(const torch::Tensor& q, const torch::Tensor& k,
                                 const torch::Tensor& v, const Mask& mask) = 0;
 
-  // The general forms of forward(), Piece() and Step(): `in` holds one tensor for each entry of
-  // MixerProjections(): [N, L, H / readers, width], or [N, L, width] if all heads share it; without
-  // L in MixStep(). The defaults call forward(), Piece() and Step(), which throw InputError in
-  // mixers with inputs beyond queries, keys and values.
+  // The general forms of forward(), Piece() and Step(), for mixers that may read more than queries,
+  // keys and values. `in` holds one tensor for each entry of MixerProjections():
+  // [N, L, H / readers, width], or [N, L, width] if all heads share it; in MixStep(), without the
+  // axis L. The defaults call forward(), Piece() and Step() with the first three inputs. A mixer
+  // that reads more overrides these forms, and its forward(), Piece() and Step() throw InputError.
   virtual torch::Tensor Mix(const std::vector<torch::Tensor>& in, const Mask& mask);
   virtual torch::Tensor MixPiece(const std::vector<torch::Tensor>& in, MixerState& state);
   virtual torch::Tensor MixStep(const std::vector<torch::Tensor>& in, MixerState& state);
@@ -71,13 +73,13 @@ class MixerImpl : public torch::nn::Module {
   // Whether forward accepts the keys and values of another sequence (cross attention).
   virtual bool cross() const { return true; }
 
-  // Whether the mixer has a recurrent form: the functions below, which otherwise throw InputError.
+  // Whether the mixer has a recurrent form. If not, the functions below throw InputError.
   virtual bool recurrent() const { return false; }
 
   // Adds keys and values to the state: k [N, S, H, D], v [N, S, H, M]. If `lengths` (int64 [N]) is
   // defined, only the first lengths[n] positions of sequence n count. A state is either filled by
   // Remember(), or advanced by steps and pieces, not both. Copies of a state share tensors, so
-  // implementations do not overwrite data that a copy uses.
+  // implementations must not overwrite data that a copy uses.
   virtual void Remember(const torch::Tensor& k, const torch::Tensor& v,
                         const torch::Tensor& lengths, MixerState& state);
   // Attention of one query per sequence over all positions in the state: q [N, H, D] -> [N, H, M].
@@ -87,8 +89,9 @@ class MixerImpl : public torch::nn::Module {
   // calls Remember(), then Recall().
   virtual torch::Tensor Step(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                              MixerState& state);
-  // The next L positions of causal self attention, shapes as in forward, with gradients through the
-  // state. The pieces of a sequence give the same outputs as the whole. The default makes L steps.
+  // The next L positions (a piece) of causal self attention, with the shapes of forward() and with
+  // gradients through the state. The pieces of a sequence, in turn, give the same outputs as the
+  // whole sequence. The default makes L steps.
   virtual torch::Tensor Piece(const torch::Tensor& q, const torch::Tensor& k,
                               const torch::Tensor& v, MixerState& state);
 };
@@ -103,7 +106,7 @@ struct MixerKind {
   Mixer (*make)(const MixerSpec& spec);
 };
 
-// Throws InputError for an unknown kind and for parameters that Validate() refuses.
+// Makes the mixer of a spec. Throws InputError if its kind is unknown or Validate() refuses it.
 Mixer MakeMixer(const MixerSpec& spec);
 // The same with `sizes` in place of the spec's sizes.
 Mixer MakeMixer(MixerSpec spec, const MixerSizes& sizes);

@@ -51,7 +51,7 @@ class CausalLinearAttentionImpl : public LinearStateAttention, public NarrowMixe
   }
 
  private:
-  // Continues from `state` unless it is null, and updates it to the state after these positions.
+  // If `state` is not null, continues from it and replaces it by the state after these positions.
   Tensor Attend(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
                 ops::CausalLinearState* state) const {
     if (const auto fused = map_->fused()) {
@@ -60,7 +60,8 @@ class CausalLinearAttentionImpl : public LinearStateAttention, public NarrowMixe
     const Tensor phi_q = map_->Queries(q), phi_k = map_->Keys(k);
     const kernels::FeatureMap as_given = kernels::FeatureMap::kIdentity;
     if (!map_->floor()) return Product(phi_q, phi_k, v, lengths, {as_given, true, eps_}, state);
-    // The normalizer is the attention output for values of one: z becomes the last column of s.
+    // The normalizer is the unnormalized output for values of 1. Appends a column of ones to v, so
+    // that z becomes the last column of s.
     const Tensor with_ones = torch::cat({v, torch::ones_like(v.narrow(3, 0, 1))}, 3);
     const int64_t dim = v.size(3);
     ops::CausalLinearState wide;

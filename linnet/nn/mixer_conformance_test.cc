@@ -25,8 +25,8 @@ namespace {
 
 using torch::Tensor;
 
-// 1 to 3; a prime; and, each with its neighbors, the chunk of the hashing mixers (8), the block of
-// the fused kernels (32) and the chunk of the plain causal product (64).
+// 1 to 3; a prime; and, each with its neighbors, the chunk size of the hashing mixers (8), the
+// block size of the fused kernels (32) and the chunk size of plain causal attention (64).
 constexpr int64_t kRaggedLengths[] = {1, 2, 3, 7, 8, 9, 31, 32, 33, 63, 64, 65, 67};
 
 constexpr MixerSizes kSizes[] = {{3, 4, 5}, {1, 8, 1}, {2, 1, 17}};
@@ -45,7 +45,7 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     spec.value_dim = static_cast<int>(sizes.value_dim);
     return spec;
   }
-  // In evaluation mode, for deterministic outputs.
+  // The mixer under test, in evaluation mode for deterministic outputs.
   Mixer Make(torch::ScalarType type = torch::kFloat64) {
     torch::manual_seed(11);
     Mixer mixer = MakeMixer(Spec());
@@ -54,8 +54,8 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     omega_ = OmegaOf(*mixer), own_ = ParametersOf(*mixer);
     return mixer;
   }
-  // The same values for every type. Queries and keys are small, so that few similarities vanish and
-  // the division magnifies no rounding errors. Tensors are strided: heads before positions.
+  // Random inputs, the same for every type. Queries and keys are small, so that few similarities
+  // vanish and the division magnifies no rounding errors. Strides: heads before positions.
   Inputs Draw(int64_t batch, int64_t queries, int64_t keys, torch::ScalarType type) const {
     torch::manual_seed(100 * queries + keys);
     const MixerSpec spec = Spec();
@@ -72,7 +72,7 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     return info().projections == nullptr && Case().spec.window == 0 && !Case().spec.rotary;
   }
 
-  // The values of Mask::causal that the mixer accepts; one of them if both have the same effect.
+  // The values of Mask::causal that the mixer accepts; only one if both have the same effect.
   std::vector<bool> CausalMasks() const {
     if (FindMixer(Spec()).always_causal) return {true};
     return info().causal ? std::vector<bool>{false, true} : std::vector<bool>{false};
@@ -84,8 +84,8 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     EXPECT_TRUE(Contains(error, "'" + info().name + "'") && Contains(error, part)) << error;
   }
 
-  // A length of more than one chunk or block: chunks of the plain forms have 64 positions (of
-  // recurrences: 1), blocks of the fused forms 32.
+  // A length of more than one chunk of the plain form (64 positions; for recurrences, 1) or of more
+  // than one block of the fused form (32 positions).
   int64_t Longest(const Rounding& rounding) const {
     return rounding.type != torch::kFloat64 ? 33 : info().projections == nullptr ? 65 : 9;
   }
@@ -151,7 +151,7 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
   }
 
   // Checks gradients of sum(weights * out) for all inputs against central differences of the
-  // oracle: all elements of small inputs, about 24 of large ones.
+  // oracle: for all elements of small inputs, and for about 24 (length above 9: 8) of large ones.
   void ExpectSlopes(const Inputs& in, const Mask& mask, const Tensor& weights,
                     const std::vector<Tensor>& gradients, double tolerance) const {
     double scale = 1;
@@ -175,7 +175,7 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
       }
     }
   }
-  // The difference quotient of a sequence's loss, summed over `heads`, for an input of head `own`.
+  // The slope of one sequence's loss, summed over `heads`, in element d at position t of an input.
   double Slope(std::vector<Head> heads, size_t own, size_t which, size_t t, size_t d,
                const Tensor& weights) const {
     Head& head = heads[own - heads[0].index];
@@ -214,7 +214,7 @@ class NotRecurrentConformance : public Conformance {};
 class CrossConformance : public Conformance {};
 class NotCrossConformance : public Conformance {};
 
-// The first case of each mixer with every size, every other case with one size, in turn.
+// The first case of each mixer with every size, and each other case with one size, in turn.
 auto CasesWhere(const std::function<bool(const MixerCase&)>& applies) {
   std::vector<Conformance::ParamType> cases;
   size_t turn = 0;
@@ -298,8 +298,8 @@ TEST_P(Conformance, GradientsMatchDifferencesOfTheOracle) {
   }
 }
 
-// Compares outputs and gradients of sequence n of a batch with those of its first `length`
-// positions alone; the rest must be zero.
+// Compares outputs and gradients of sequence n of a batch with those of the same sequence alone and
+// without padding. Outputs and gradients of padding must be zero.
 void ExpectAsAlone(MixerImpl& mixer, const Inputs& in, const Tensor& out, const Tensor& weights,
                    const std::vector<Tensor>& gradients, const Mask& mask, int64_t n, double off) {
   const int64_t length = mask.lengths[n].item<int64_t>(), behind = in[0].size(1) - length;
@@ -409,7 +409,7 @@ Tensor InSteps(MixerImpl& mixer, const Inputs& in, int64_t end, MixerState& stat
   return torch::stack(out, 1);
 }
 
-// Steps are causal, also for mixers whose whole form is not.
+// Steps are causal, also for mixers that are not causal over whole sequences.
 TEST_P(RecurrentConformance, PiecesAndStepsMatchTheOracle) {
   const Mask past{.causal = true};
   for (const Rounding& rounding : kRoundings) {
@@ -451,7 +451,7 @@ TEST_P(RecurrentConformance, GradientsThroughPiecesAndStepsEqualTheWholes) {
       const auto check = [&](const Tensor& out, const std::string& form) {
         SCOPED_TRACE(StrCat(rounding.type, ", length ", length, ", ", form));
         const std::vector<Tensor> got = Gradients((out * weights).sum(), in);
-        if (whole.empty()) {  // no causal whole form: compare with a single piece
+        if (whole.empty()) {  // not causal as a whole: compares with a single piece
           ExpectSlopes(in, past, weights, got, rounding.type == torch::kFloat64 ? 1e-6 : 1e-3);
           whole = got;
         }

@@ -1,5 +1,5 @@
 // Softmax attention (the paper's equation 2), and its recurrent form with a cache of all past keys
-// and values (supplementary C.1), or of those in a window.
+// and values (supplementary C.1) or only of the keys and values in a window.
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -60,7 +60,7 @@ class FullAttentionImpl : public CachedAttention, public NarrowMixer {
                 MixerState& state) override {
     if (!cross()) {
       throw InputError(
-          "attention 'full' with a window or rotary positions remembers no memory; "
+          "attention 'full' with a window or rotary positions cannot attend to a memory; "
           "use Piece()");
     }
     CachedAttention::Remember(k, v, lengths, state);
@@ -69,7 +69,7 @@ class FullAttentionImpl : public CachedAttention, public NarrowMixer {
   Tensor Recall(const Tensor& q, const MixerState& state) override {
     if (!cross()) {
       throw InputError(
-          "attention 'full' with a window or rotary positions recalls no memory; "
+          "attention 'full' with a window or rotary positions cannot attend to a memory; "
           "use Piece()");
     }
     return CachedAttention::Recall(q, state);
@@ -97,8 +97,8 @@ class FullAttentionImpl : public CachedAttention, public NarrowMixer {
   }
 
  private:
-  // The next positions over a window. state.tensors are the last window - 1 keys and values, or
-  // fewer at the beginning: [N, G, positions, D or M].
+  // Attention of the next positions over a window. state.tensors are the last window - 1 keys and
+  // values (at the beginning, fewer): [N, G, positions, D or M].
   Tensor Slide(const Tensor& q, const Tensor& k, const Tensor& v, MixerState& state) const {
     Tensor seen[] = {k, v};
     const int64_t past = state.empty() ? 0 : state.tensors[0].size(2);

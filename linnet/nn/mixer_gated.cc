@@ -48,12 +48,12 @@ class GatedMixerImpl : public RecurrenceImpl {
   }
 
   // state.tensors are the scan's state and, with a convolution, the last width - 1 inputs of the
-  // convolution: the queries, keys and values of all heads.
+  // convolution: the concatenated queries, keys and values of all heads.
   Tensor Compute(const Parts& in, const Tensor& lengths, MixerState* state) const override {
     const auto type = in[0].scalar_type();
     const auto part = [&](const std::string& name) { return Part(in, name); };
     const auto own = [&](const std::string& name) { return Own(name); };
-    // The second factor of a low-rank product, x W^T + b, as [N, L, H, width].
+    // Applies the second factor of the low-rank projection `name`, x W^T + b: [N, L, H, width].
     const auto second = [&](const std::string& name, int width) {
       const Tensor y = torch::matmul(part(name + ".0"), own(name + ".1.weight").t());
       const Tensor biased = own_.count(name + ".1.bias") > 0 ? y + own(name + ".1.bias") : y;
@@ -73,7 +73,7 @@ class GatedMixerImpl : public RecurrenceImpl {
     scan.q = q, scan.k = k, scan.v = v;
     switch (form_.decay) {
       case GatedDecay::kNone:
-      case GatedDecay::kChannel:  // mixer_hgrn.cc
+      case GatedDecay::kChannel:  // see mixer_hgrn.cc
         break;
       case GatedDecay::kConstant:
         scan.decay = ConstantDecay(v);
@@ -155,12 +155,13 @@ class GatedMixerImpl : public RecurrenceImpl {
   struct Qkv {
     Tensor q, k, v;
   };
-  // silu of the convolutions over the current and earlier positions. past as in ShortConvolution().
+  // silu of the causal convolutions of q, k and v; without convolutions, q, k and v. past as in
+  // ShortConvolution().
   Qkv Convolved(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
                 Tensor* past) const {
     if (form_.convolution == 0) return {q, k, v};
     const Tensor x = torch::cat({q.flatten(2), k.flatten(2), v.flatten(2)}, 2);
-    // The weights or biases of q, k and v, in the order of x's channels: [heads, blocks, width].
+    // The weights or biases of q, k and v, in the order of x's channels: by head, then by block.
     const auto joined = [&](const char* end) {
       std::vector<Tensor> all;
       for (size_t i = 0; i < 3; ++i) {
@@ -187,7 +188,7 @@ class GatedMixerImpl : public RecurrenceImpl {
     return x * (x.square().sum(3, true) + kGatedNormEps).rsqrt();
   }
 
-  // [N, L, H, 1] in the type of v [N, L, H, M].
+  // The constant decays' logarithms [N, L, H, 1], in the type of v [N, L, H, M].
   Tensor ConstantDecay(const Tensor& v) const {
     std::vector<double> decays;
     for (int h = 0; h < spec_.heads; ++h) decays.push_back(RetentionDecay(h));

@@ -24,7 +24,8 @@ Tensor InitialHgrn(const TensorInfo& info) {
   return x.uniform_(-bound, bound);
 }
 
-// RecurrenceImpl checks the first two inputs as queries and keys, which have query_dim columns.
+// The first two inputs have value_dim columns, but RecurrenceImpl checks them as queries and keys,
+// with query_dim columns.
 MixerSpec WithQueries(MixerSpec spec) {
   spec.query_dim = spec.value_dim;
   return spec;

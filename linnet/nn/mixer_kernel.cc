@@ -1,5 +1,5 @@
-// The paper's equation 3 computed directly: the similarity of every query and key, quadratic in the
-// length. The accuracy of feature maps is measured against it.
+// Computes the paper's equation 3 directly, from the similarity of every query and key: quadratic
+// in the length. The errors of feature maps are measured against this mixer.
 //
 //   out_i = sum_j sim(q_i, k_j) v_j / (sum_j sim(q_i, k_j) + eps)
 //
@@ -75,7 +75,7 @@ class KernelAttentionImpl : public CachedAttention {
         1 / std::sqrt(root);  // on both factors, so that half precision overflows later
     const Tensor products = torch::matmul(q * scale, (k * scale).transpose(2, 3));
     if (similarity_ == Similarity::kPolynomial2) return (products + 1).square();
-    // exp(q . k) overflows: the similarities of each query are divided by its largest one.
+    // exp(q . k) may overflow, so each query's similarities are divided by the largest of them.
     const Tensor exponent = hidden.defined()
                                 ? products.masked_fill(hidden, ops::LowestScore(q.scalar_type()))
                                 : products;

@@ -1,6 +1,6 @@
-// Linear attention over the whole sequence (the paper's equations 4-6): cost O(L), every query
-// attends to every key. In the recurrent form a query attends to the keys so far, as in causal
-// attention.
+// Linear attention over the whole sequence (the paper's equations 4-6), at a cost of O(L). Every
+// query attends to every key. In the recurrent form, a query attends to the keys so far, as in
+// causal attention.
 #include <torch/types.h>
 
 #include "linnet/error.h"
@@ -37,7 +37,7 @@ class LinearAttentionImpl : public LinearStateAttention {
                                 {kernels::FeatureMap::kIdentity, true, eps_});
   }
 
-  // For maps with a floor() of the denominator, which depends on z.
+  // For maps with a floor(): the lower bound of their denominator depends on z.
   Tensor Guarded(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask) {
     MixerState state;
     Remember(k, v, mask.lengths, state);

@@ -26,7 +26,7 @@ class ReformerAttentionImpl : public MixerImpl {
         simple_(spec.lsh_variant == LshVariant::kSimple),
         options_{.buckets = spec.lsh_buckets, .chunk = spec.lsh_chunk} {}
 
-  // Queries are their own keys: only the shape, type and device of k are checked.
+  // The keys are the normalized queries: of k, only shape, type and device are checked.
   Tensor forward(const Tensor& q_in, const Tensor& k, const Tensor& v_in,
                  const Mask& mask) override {
     CheckAttention("reformer", q_in, k, v_in, mask, /*quadratic=*/false, query_dim_);
@@ -34,7 +34,7 @@ class ReformerAttentionImpl : public MixerImpl {
       throw InputError("attention 'reformer' uses its queries as keys and needs as many of both; ",
                        "got ", q_in.size(1), " and ", k.size(1));
     }
-    // By lengths, not query_lengths: queries behind query_lengths can still be keys.
+    // Zeros queries behind lengths, not query_lengths: queries behind query_lengths can be keys.
     const Tensor q = Scaled(DropBehind(q_in, mask.lengths)), v = DropBehind(v_in, mask.lengths);
     LshOptions options = options_;
     options.causal = mask.causal;
@@ -52,8 +52,8 @@ class ReformerAttentionImpl : public MixerImpl {
   bool cross() const override { return false; }
 
  private:
-  // The operations multiply q . k by 1 / sqrt(D). Keys, k = q / |q|, and buckets do not depend on
-  // |q|, so scaling q scales the scores alone.
+  // Scales q so that the scores are spec_.scale q . k, though the operations multiply q . k by
+  // 1 / sqrt(D). Keys (q / |q|) and buckets do not depend on |q|, so this scales only the scores.
   Tensor Scaled(const Tensor& q) const {
     if (spec_.scale == 0) return q;
     return q * (spec_.scale * std::sqrt(static_cast<double>(query_dim_)));

@@ -21,7 +21,7 @@ Tensor InitialRwkv7(const TensorInfo& info) {
   const Tensor x = torch::empty(info.shape);
   if (info.name == "w0") return torch::linspace(-6, 0.5, info.shape[0]);
   if (info.name == "a0" || info.name == "r_k" || info.name == "ln_x.bias") return x.zero_();
-  if (info.shape.size() > 1) {  // second factors
+  if (info.shape.size() > 1) {  // second factors of low-rank products
     const double bound = 1 / std::sqrt(static_cast<double>(info.shape[0]));
     return x.uniform_(-bound, bound);
   }

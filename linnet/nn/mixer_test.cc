@@ -32,8 +32,8 @@ class EveryKind : public testing::TestWithParam<MixerCase> {
   // A mask that every kind accepts.
   Mask Causal() const { return Mask{.causal = GetParam().info.causal}; }
 };
-// Mixers that read only queries, keys and values, as many heads of each. gated_mixer_test.cc tests
-// those that read more.
+// Mixers that read only queries, keys and values, with equally many heads of each.
+// gated_mixer_test.cc tests the mixers that read more.
 std::vector<MixerCase> AttentionCases() {
   std::vector<MixerCase> cases = MixerCases();
   std::erase_if(cases, [](const MixerCase& one) {
@@ -65,7 +65,7 @@ TEST_P(EveryKind, QueriesWithoutKeysGiveZero) {
       EXPECT_TRUE(Finite(x.grad()));
       EXPECT_EQ(Largest(x.grad()[0]), 0);
     }
-    // relu features of these are zero; those of other maps are not.
+    // The relu features of these inputs are zero; the features of other maps are not.
     const Tensor none = -torch::ones({2, 6, 3, 4}, rounding.type);
     const Tensor whole = attention->forward(none, none, v, Causal());
     EXPECT_TRUE(Finite(whole));
@@ -86,7 +86,7 @@ TEST_P(EveryKind, QueriesWithoutKeysGiveZero) {
   }
 }
 
-// Finite inputs give finite outputs.
+// Finite inputs give finite outputs and gradients.
 TEST_P(EveryKind, ExtremeInputsGiveFiniteResults) {
   for (const torch::ScalarType type : {torch::kFloat64, torch::kFloat32}) {
     const Mixer attention = Make(type);
@@ -415,7 +415,7 @@ TEST(FeatureMap, RffOutputsAreBounded) {
   }
 }
 
-// A map depends on its own fields only: the spec's kind may be unknown to the library.
+// A map depends only on the spec's fields for feature maps; spec.kind may be unknown.
 TEST(FeatureMap, DoesNotDependOnTheMixer) {
   for (const char* map : {"elu", "relu", "polynomial2", "rff", "favor"}) {
     const MixerSpec spec{.kind = "mine", .feature_map = map};
@@ -438,7 +438,7 @@ TEST(LowestScore, IsFiniteInItsType) {
   EXPECT_TRUE(Finite(torch::zeros({1}, torch::kHalf).fill_(ops::LowestScore(torch::kHalf))));
 }
 
-// Queries and keys near each other and far from the origin.
+// Queries and keys that are close together, but far from the origin.
 TEST(KernelAttention, RbfKeepsSmallDifferences) {
   for (const double scale : {1.0, 100.0, 1e4}) {
     const Tensor q = scale * torch::ones({1, 2, 1, 32});
@@ -476,7 +476,7 @@ TEST(Reformer, DrawsNewPlanesOnlyInTraining) {
   EXPECT_EQ(Off(run(), run()), 0);
 }
 
-// A chunk longer than the sequence acts like one of the sequence's length.
+// A chunk longer than the sequence acts like a chunk of the sequence's length.
 TEST(Reformer, ChunksAreNoLongerThanTheSequence) {
   for (const LshVariant variant : {LshVariant::kPublished, LshVariant::kSimple}) {
     const auto run = [&](int chunk) {

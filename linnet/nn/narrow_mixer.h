@@ -1,5 +1,5 @@
-// Interface of mixers whose forward has GPU kernels that read bf16 and accumulate in fp32. A bf16
-// layer then computes queries, keys and values in bf16 (private to linnet/nn).
+// Interface of mixers whose forward has GPU kernels that read bf16 and accumulate in fp32. With
+// such a mixer, a layer in bf16 computes queries, keys and values in bf16 (private to linnet/nn).
 #ifndef LINNET_NN_NARROW_MIXER_H_
 #define LINNET_NN_NARROW_MIXER_H_
 

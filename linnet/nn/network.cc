@@ -44,7 +44,7 @@ torch::nn::Linear MakeHead(const ModelSpec& spec) {
 }
 
 ops::Precision HeadPrecision(const ModelSpec& spec, const TrainingOptions& options) {
-  // With many classes, the head takes most of a small network's time.
+  // A head with many classes takes most of a small network's time, so it may run in bf16.
   constexpr int kMany = 1024;
   const bool large = !spec.logistics() && spec.head.classes >= kMany;
   return large ? ops::PrecisionNamed(options.precision, options.device) : ops::Precision::kFp32;

@@ -64,24 +64,26 @@ class PositionalEmbeddingImpl : public torch::nn::Module {
 };
 TORCH_MODULE(PositionalEmbedding);
 
-// A SpeechModel if the spec reads frames, an EncoderDecoder if it has encoder_decoder(), a
-// SequenceModel otherwise.
+// Makes a SpeechModel if the spec reads frames, an EncoderDecoder if it has encoder_decoder(), and
+// a SequenceModel otherwise.
 std::shared_ptr<Network> MakeNetwork(const ModelSpec& spec, const TrainingOptions& options = {});
 
-// Checkpoints in the format of model/checkpoint.h. `training` is JSON that describes the training
-// data, or "".
+// Writes a checkpoint (model/checkpoint.h). `training` is JSON that describes the training data, or
+// "".
 void SaveModel(const std::string& path, const Network& network, const std::string& training);
+// Makes the network of a checkpoint, with its weights.
 std::shared_ptr<Network> LoadNetwork(const std::string& path);
 
-// The first field in which two specs differ, or nullopt if one network can take the other's
-// weights. Ignores attention (except heads and their dimensions), length and image size.
+// The first field in which two specs differ so that the network of `b` cannot take the weights of
+// the network of `a`; nullopt if it can. Ignores the mixers (except the number of heads and their
+// dimensions), max_length and the image size.
 std::optional<SpecDifference> NetworkDifference(const ModelSpec& a, const ModelSpec& b);
 
 // Copies the weights of a checkpoint to the network, whose spec may differ where
 // NetworkDifference() allows it, for example in the mixer. Returns the names of the network's
 // buffers (random features, position table) that are not copied because the checkpoint's do not
-// fit. Throws InputError, with the network unchanged, if the networks differ (names the field) or a
-// weight is not finite.
+// fit. Throws InputError, with the network unchanged, if the networks differ (the message names the
+// field) or a weight is not finite.
 std::vector<std::string> CopyWeights(const std::string& path, Network& network);
 
 // The network's parameters and buffers by their names in a checkpoint.

@@ -80,7 +80,8 @@ class Networks : public testing::TestWithParam<MixerCase> {
 INSTANTIATE_TEST_SUITE_P(Mixers, Networks, testing::ValuesIn(MixerCases()),
                          [](const auto& info) { return info.param.name; });
 
-// Images as bytes: whole, in steps of a restored model, and alone; strictly causal.
+// Images as bytes: whole batches, single sequences and steps of a restored model agree, and outputs
+// are causal.
 TEST_P(Networks, ImagesMatchTheReferenceInEveryForm) {
   const ModelSpec spec = Images(GetParam().spec);
   if (!info().causal) {
@@ -114,8 +115,8 @@ TEST_P(Networks, ImagesMatchTheReferenceInEveryForm) {
   EXPECT_LT(Off(again->Step(tokens.select(1, 11), 11, fork), want.select(1, 11)), 1e-4);
 }
 
-// Outputs depend on the whole first line, but not on its padding or on later tokens of the second
-// line.
+// Outputs depend on the whole first line, but neither on its padding nor on later tokens of the
+// second line.
 TEST_P(Networks, PairsMatchTheReferenceInEveryForm) {
   if (!info().causal || info().cross.empty()) {
     const ModelSpec spec = Pairs(GetParam().spec, false);

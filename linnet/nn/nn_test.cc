@@ -77,7 +77,7 @@ TEST(SequenceModel, WeightsLoadIntoAnotherMixer) {
   EXPECT_EQ(
       Off(ModelTensors(*shorter)["predictor.weight"], ModelTensors(*full)["predictor.weight"]), 0);
 
-  // Differences that do not show in shapes are also named, and nothing is changed.
+  // Errors also name differences that do not show in shapes, and no weight changes.
   const auto refuses = [&](const std::string& field, const auto& change) {
     ModelSpec changed = SmallImages("full");
     change(changed);
@@ -194,8 +194,8 @@ TEST(SequenceModel, DropoutActsInTrainingOnly) {
   EXPECT_EQ(Off(model->forward(tokens), model->forward(tokens)), 0);
 }
 
-// Runs its body once in the forward and once in the backward pass, with the same random numbers and
-// the same gradients as without Recompute().
+// Recompute() runs its body once in the forward and once in the backward pass, with the same random
+// numbers, and gives the same gradients as the body alone.
 TEST(Recompute, RunsItsBodyTwice) {
   torch::manual_seed(9);
   const Tensor x = torch::randn({5, 4}).requires_grad_(), w = torch::randn({4, 4}).requires_grad_();
@@ -219,7 +219,7 @@ TEST(Recompute, RunsItsBodyTwice) {
   EXPECT_EQ(Off(w.grad(), want_w), 0);
 }
 
-// Parameters get gradients even if no input needs one; backward() also works if nothing needs one.
+// Parameters get gradients even if no input needs them; backward() also works if no tensor does.
 TEST(Recompute, ParametersGetGradients) {
   const Tensor x = torch::randn({5, 4}), w = torch::randn({4, 4}).requires_grad_();
   const auto body = [&](const std::vector<Tensor>& in) { return torch::matmul(in[0], w); };
@@ -315,7 +315,7 @@ TEST(Transformer, RefusesInvalidSizes) {
   refuses([](TransformerOptions& o) { o.pattern.clear(); });
 }
 
-// The probabilities of 256 bytes sum to one, also if components are narrow or far outside.
+// The probabilities of all 256 bytes sum to one, even for narrow and for distant components.
 TEST(MixtureOfLogistics, IsADistribution) {
   torch::manual_seed(4);
   const Tensor logits =

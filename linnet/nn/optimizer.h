@@ -24,8 +24,8 @@ struct OptimizerOptions {
   double eps = 1e-8;           // added after the square root
   double weight_decay = 0.01;  // decoupled: p -= lr * weight_decay * p
   double clip = 1.0;           // each tensor's gradient is scaled down to this norm; 0: never
-  // radam: the length of the averaged gradient history (rho_t) from which the adaptive step is
-  // used; below it, momentum SGD. 5 as in fast-transformers; Liu et al. write 4.
+  // radam: makes adaptive steps once the length of the averaged gradient history (rho_t) reaches
+  // this; before, momentum SGD. 5 as in fast-transformers; Liu et al. write 4.
   double rectify_from = 5;
 };
 
@@ -34,13 +34,15 @@ class Optimizer {
   Optimizer(const OptimizerOptions& options, std::vector<torch::Tensor> parameters);
 
   // Updates the parameters from their gradients, then clears the gradients. Parameters without a
-  // gradient stay unchanged. If a gradient is not finite, changes nothing and throws RuntimeError;
-  // on a device other than the CPU, where Step() does not wait for the norms, Check() throws it.
+  // gradient stay unchanged. If a gradient is not finite, no parameter or moment changes, and
+  // RuntimeError is thrown: by Step() on the CPU, and by Check() on another device, where Step()
+  // does not wait for the norms.
   void Step(double learning_rate);
 
-  // Step() in two halves, on a device other than the CPU. Begin() counts the step and copies its
-  // step size and decay to the device. Finish() updates; from the step at which Begin() first
-  // returns true, its operations are the same at every step, so that a CUDA graph can replay them.
+  // Step() in two halves, only on a device other than the CPU. Begin() counts the step and copies
+  // its step size and decay to the device; Finish() makes the update. Begin() returns whether the
+  // step is adaptive. From the first adaptive step on, Finish() runs the same operations at every
+  // step, so that a CUDA graph can replay them.
   bool Begin(double learning_rate);
   void Finish();
 
@@ -58,7 +60,7 @@ class Optimizer {
   std::vector<torch::Tensor> parameters_, first_, second_;
   kernels::AdamStep NextStep(double learning_rate);
 
-  std::optional<ops::FlatAdam> flat_;  // on a device other than the CPU
+  std::optional<ops::FlatAdam> flat_;  // only on a device other than the CPU
   kernels::AdamStep begun_;            // the step of Begin()
   int64_t steps_ = 0;
 };

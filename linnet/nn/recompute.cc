@@ -21,8 +21,8 @@ struct HeldBody : torch::CustomClassHolder {
   Body body;
 };
 
-// The generators that a body may draw from: that of its device, and the CPU's, which the reformer
-// mixer uses on every device.
+// The generators that a body may draw from: the generator of its device, and that of the CPU, from
+// which the reformer mixer draws on every device.
 std::vector<at::Generator> Generators(torch::Device device) {
   std::vector<at::Generator> all = {at::globalContext().defaultGenerator(torch::kCPU)};
   if (!device.is_cpu()) all.push_back(at::globalContext().defaultGenerator(device));

@@ -52,7 +52,8 @@ Tensor RecurrenceImpl::MixStep(const Parts& in, MixerState& state) {
   return MixPiece(rows, state).squeeze(1);
 }
 
-// Queries, keys and values are compared with each other by CheckAttention().
+// Checks the number and the shapes of the projections. CheckAttention() compares queries, keys and
+// values with each other.
 void RecurrenceImpl::CheckParts(const Parts& in) const {
   if (in.size() != projections_.size()) {
     throw InputError("attention '", spec_.kind, "' reads ", projections_.size(),

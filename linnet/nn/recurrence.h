@@ -21,7 +21,7 @@ namespace linnet::nn {
 
 class RecurrenceImpl : public MixerImpl {
  public:
-  using Parts = std::vector<torch::Tensor>;  // in the order of MixerProjections()
+  using Parts = std::vector<torch::Tensor>;  // projections, in the order of MixerProjections()
 
   // initial(info) returns the initial value of a tensor of MixerInfo::tensors.
   RecurrenceImpl(const MixerSpec& spec, torch::Tensor (*initial)(const TensorInfo& info));
@@ -36,10 +36,10 @@ class RecurrenceImpl : public MixerImpl {
   torch::Tensor MixStep(const Parts& in, MixerState& state) override;
 
  protected:
-  // The outputs, in the type of `in`; types narrower than fp32 are computed in fp32. lengths:
-  // undefined, or int64 [N]: positions from lengths[n] on change nothing. state: null, or the state
-  // before the first position, replaced by the state after the last; its first tensor is the scan's
-  // state [N, H, any, M].
+  // Returns the outputs in the type of `in`, but computes narrower types than fp32 in fp32.
+  // lengths: undefined, or int64 [N]: positions from lengths[n] on change nothing. state: null, or
+  // the state before the first position, replaced by the state after the last; its first tensor is
+  // the scan's state [N, H, any, M].
   virtual torch::Tensor Compute(const Parts& in, const torch::Tensor& lengths,
                                 MixerState* state) const = 0;
 
@@ -56,8 +56,9 @@ class RecurrenceImpl : public MixerImpl {
 
  private:
   void CheckParts(const Parts& in) const;
-  // Queries (0), keys (1) or values (2) in the shape that CheckAttention() expects: one per head
-  // and position. Repeats those that heads share; of several blocks, keeps the first.
+  // Queries (0), keys (1) or values (2) in the shape that CheckAttention() expects: one vector per
+  // head and position. Repeats vectors that heads share. Of a projection with several blocks
+  // (ProjectionInfo), keeps the first.
   torch::Tensor Plain(const Parts& in, size_t which) const;
 };
 

@@ -1,5 +1,5 @@
-// Registers parameters and modules under names with dots, as files of other programs have them
-// (private to linnet/nn).
+// Registers parameters and modules under names that contain dots, as in the checkpoints of other
+// programs (private to linnet/nn).
 //
 //   RegisterAt(layer, "gk_proj.1.bias", torch::zeros({16}));
 #ifndef LINNET_NN_REGISTER_AT_H_
@@ -12,7 +12,8 @@
 
 namespace linnet::nn {
 
-// The module that holds the last part of `name`; makes plain modules for the parts before it.
+// Returns the module that is to hold the last part of `name` (split at its dots). Creates the
+// modules of the parts before, where they are missing, as empty modules.
 inline torch::nn::Module& HolderOf(torch::nn::Module& root, const std::string& name) {
   const size_t dot = name.find('.');
   if (dot == std::string::npos) return root;

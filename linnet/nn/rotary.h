@@ -8,8 +8,9 @@
 
 namespace linnet::nn {
 
-// Rotates channels i and i + D/2 of q and k [N, L, any, D], at positions first .. first + L - 1, by
-// the angle position * RotaryFrequency(i, D, base). Types narrower than fp32 are rotated in fp32.
+// Rotates channels i and i + D/2 of q [N, L, H, D] and k [N, L, G, D] by the angle
+// position * RotaryFrequency(i, D, base), at positions first .. first + L - 1. Types narrower than
+// fp32 are rotated in fp32.
 void Rotate(int64_t first, double base, torch::Tensor& q, torch::Tensor& k);
 
 }  // namespace linnet::nn

@@ -34,21 +34,22 @@ class SequenceModelImpl : public Network {
 
   // int64 tokens [N, L], L <= max_length -> the head's outputs [N, L, OutputSize].
   torch::Tensor forward(const torch::Tensor& tokens);
-  // The same for selected positions; the head computes only these: int64 rows [R] ->
-  // [R, OutputSize]. Row n L + t is position t of sequence n.
+  // The head's outputs at selected positions only: int64 rows [R] -> [R, OutputSize]. Row n L + t
+  // is position t of sequence n.
   torch::Tensor At(const torch::Tensor& tokens, const torch::Tensor& rows);
   // int64 tokens [N] at `position` -> [N, OutputSize]. Throws InputError if a layer has no
   // recurrent form.
   torch::Tensor Step(const torch::Tensor& tokens, int64_t position, SequenceState& state);
 
-  // Probability of each token at position 0, [vocabulary]; images only, uniform until set.
+  // Probability of each value of token 0, which no position predicts: [vocabulary]. Images only;
+  // uniform until set.
   torch::Tensor first_value;
 
  private:
   // Embeddings of tokens [...]; with pixel_above, plus those of `above` [...], the bytes above the
   // bytes to predict.
   torch::Tensor Values(const torch::Tensor& tokens, const torch::Tensor& above);
-  torch::Tensor Normed(const torch::Tensor& x);       // the embedding norm, if any
+  torch::Tensor Normed(const torch::Tensor& x);       // the embedding norm of x, if any
   torch::Tensor Hidden(const torch::Tensor& tokens);  // the head's input, [N, L, d_model]
   torch::Tensor Predict(const torch::Tensor& x);      // the head's outputs
 

@@ -1,5 +1,5 @@
-// The causal depthwise convolution of recurrences, which can continue from earlier inputs (private
-// to linnet/nn).
+// The causal depthwise convolution of gated recurrences. It can continue from earlier inputs
+// (private to linnet/nn).
 #ifndef LINNET_NN_SHORT_CONVOLUTION_H_
 #define LINNET_NN_SHORT_CONVOLUTION_H_
 

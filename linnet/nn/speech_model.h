@@ -27,9 +27,9 @@ class SpeechModelImpl : public Network {
  public:
   explicit SpeechModelImpl(const ModelSpec& spec, const TrainingOptions& options = {});
 
-  // Stacked, normalized frames [N, L, Inputs], with L <= max_length for a transformer, and the
-  // lengths of the utterances in positions, int64 [N] in 0 .. L -> logits [N, L, classes],
-  // unspecified behind the end of an utterance.
+  // frames: stacked and normalized, [N, L, Inputs]; for a transformer, L <= max_length. lengths:
+  // the utterances' numbers of positions, int64 [N] in 0 .. L. Returns logits [N, L, classes],
+  // which are unspecified behind the end of an utterance.
   torch::Tensor forward(const torch::Tensor& frames, const torch::Tensor& lengths);
 
   InputNorm input_norm = nullptr;  // null if each utterance is normalized on its own

@@ -18,11 +18,11 @@ Tensor Appended(const Tensor& past, const Tensor& last, int64_t most) {
   return all.narrow(1, all.size(1) - kept, kept);
 }
 
-// The window's inputs for byte n, from `values` [N, L, ...], which end with the value of byte
-// `last`; zeros outside the image.
+// The window's inputs for byte n, with zeros outside the image. `values` [N, L, ...] are the values
+// of consecutive bytes, up to byte `last`.
 Tensor Window(const StemWindow& window, int64_t n, int64_t last, const Tensor& values) {
   const int64_t first = last + 1 - values.size(1);
-  std::vector<int64_t> places;  // 0: outside
+  std::vector<int64_t> places;  // indices into `padded`; 0: outside the image
   window.ForEach(n, [&](int64_t m) { places.push_back(m < 0 ? 0 : m - first + 1); });
   const Tensor padded = torch::cat({torch::zeros_like(values.narrow(1, 0, 1)), values}, 1);
   return padded.index_select(1, torch::tensor(places, values.device()));

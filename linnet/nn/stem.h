@@ -21,21 +21,23 @@ namespace linnet::nn {
 
 // The state of step(); empty at the beginning. It is a value: copying it forks the sequence.
 struct StemState {
-  torch::Tensor bytes;     // the last inputs of the first convolution, [N, <= Reach() + 1]
-  torch::Tensor features;  // the last features, [N, <= Reach() + 1, channels]
+  // The last inputs of the first and of the second convolution, as many as the convolution's window
+  // may reach: at most Reach() + 1 (model/stem.h).
+  torch::Tensor bytes;     // [N, <= Reach() + 1]
+  torch::Tensor features;  // [N, <= Reach() + 1, channels]
 };
 
 class StemImpl : public torch::nn::Module {
  public:
   explicit StemImpl(const ModelSpec& spec);
 
-  // int64 tokens [N, L] from position 0 on -> [N, L, d_model], as two convolutions over the image.
+  // int64 tokens [N, L] from position 0 on -> [N, L, d_model], by two convolutions over the image.
   torch::Tensor forward(const torch::Tensor& tokens);
-  // int64 tokens [N] at `position` -> [N, d_model], as products with the windows.
+  // int64 tokens [N] at `position` -> [N, d_model], by products with the inputs in the two windows.
   torch::Tensor step(const torch::Tensor& tokens, int64_t position, StemState& state);
 
  private:
-  using Weights = std::vector<torch::nn::Linear>;  // by color
+  using Weights = std::vector<torch::nn::Linear>;  // one for each color
 
   // The kernel of a 2-D convolution, [colors * outputs, in, rows, columns]; zero where masked.
   static torch::Tensor Kernel(const StemWindow& window, const Weights& weights, int64_t in);

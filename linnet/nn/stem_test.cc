@@ -36,7 +36,7 @@ std::vector<ModelSpec> Specs() {
 
 using Parameters = std::map<std::string, Tensor>;
 
-// StemRef() with these parameters, [N, L, d_model].
+// The output of StemRef() with these parameters, [N, L, d_model].
 Tensor Reference(const ModelSpec& spec, const Parameters& parameters, const Tensor& tokens) {
   const StemProduct product = [&](const std::string& name, const std::vector<double>& x) {
     const std::string own = name.substr(std::string("stem.").size());
@@ -103,7 +103,7 @@ TEST(Stem, WholeAndStepsMatchTheReference) {
   }
 }
 
-// Each output depends on the bytes of its windows, and on no later one.
+// Each output depends on the bytes in its windows, and on no later byte.
 TEST(Stem, IsCausal) {
   torch::manual_seed(2);
   const torch::NoGradGuard no_grad;
@@ -128,7 +128,8 @@ TEST(Stem, IsCausal) {
   }
 }
 
-// d sum(out * weights) / d parameter, by the module's autograd and by differences of the reference.
+// Compares d sum(out * weights) / d parameter, computed by autograd, with difference quotients of
+// the reference.
 TEST(Stem, GradientsMatchDifferencesOfTheReference) {
   torch::manual_seed(3);
   for (const ModelSpec& spec : {Image(5, 4, 1, {.channels = 3}),

@@ -39,11 +39,10 @@ struct Head {
   bool causal = false;
   std::vector<std::vector<bool>> allowed = {};  // [queries][keys]; empty: all
   Rows omega = {};                              // [D][columns], for random feature maps
-  // For gated recurrences: the head's columns of each projection after queries, keys and values,
-  // the mixer's tensors (for all heads), and the head's index.
-  std::vector<Rows> more = {};
-  std::map<std::string, Row> own = {};
-  size_t index = 0;
+  // The rest is for gated recurrences.
+  std::vector<Rows> more = {};          // the head's columns of projections after q, k and v
+  std::map<std::string, Row> own = {};  // the mixer's tensors, for all heads
+  size_t index = 0;                     // of the head
 
   bool Sees(size_t i, size_t j) const {
     return (!causal || j <= i) && (allowed.empty() || allowed[i][j]);
@@ -89,8 +88,8 @@ inline Row ReluFeatures(const Row& x, const Rows&, bool) {
   for (const double a : x) phi.push_back(std::max(a, 0.0));
   return phi;
 }
-// All ordered pairs: phi(q) . phi(k) = 1 + 2 q . k + (q . k)^2 = (q . k + 1)^2 of the scaled
-// vectors.
+// phi holds the products of all ordered pairs of channels, so that for scaled q and k
+// phi(q) . phi(k) = 1 + 2 q . k + (q . k)^2 = (q . k + 1)^2.
 inline Row Polynomial2Features(const Row& x, const Rows&, bool) {
   const Row y = Scaled(x);
   Row phi = {1};
@@ -108,7 +107,7 @@ inline Row RffFeatures(const Row& x, const Rows& omega, bool) {
   for (const double angle : angles) phi.push_back(std::sin(angle) / root);
   return phi;
 }
-// Exponents of keys are clamped to 40; queries are divided by their largest feature.
+// Exponents of keys are clamped to 40; the features of a query are divided by the largest of them.
 inline Row FavorFeatures(const Row& x, const Rows& omega, bool query) {
   const Row y = Scaled(x);
   Row phi = Projected(y, omega);
@@ -187,7 +186,7 @@ inline double ScaleOf(const MixerSpec& spec) {
   return spec.scale > 0 ? spec.scale : 1 / std::sqrt(static_cast<double>(spec.query_dim));
 }
 
-// Row t turned by t base^(-2i/D) in the plane of channels i and i + D/2.
+// Row t rotated by the angle t base^(-2i/D) in the plane of channels i and i + D/2.
 inline Rows Turned(Rows x, double base) {
   for (size_t t = 0; t < x.size(); ++t) {
     const size_t dim = x[t].size();
@@ -278,8 +277,8 @@ inline std::vector<HashRound> HashRounds(const MixerSpec& spec, const Rows& q) {
   return rounds;
 }
 
-// Queries, normalized to length 1, are the keys. A position attends to keys of its chunk and of the
-// previous one.
+// The keys are the queries, normalized to length 1. A position attends to keys of its own and of
+// the previous chunk.
 inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
   const std::vector<HashRound> rounds = HashRounds(spec, head.q);
   const size_t length = head.q.size(), chunk = static_cast<size_t>(spec.lsh_chunk);
@@ -297,8 +296,8 @@ inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
   };
   shared.allowed.assign(length, std::vector<bool>(length));
   if (spec.lsh_variant == LshVariant::kPublished) {
-    // A position attends once to each key that shares its bucket and is near in at least one round;
-    // to itself only if there is no such key.
+    // A position attends, once, to each key that shares its bucket and is near() in at least one
+    // round. It attends to itself only if there is no such key.
     for (size_t i = 0; i < length; ++i) {
       bool any = false;
       for (size_t j = 0; j < length; ++j) {
@@ -323,7 +322,7 @@ inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
   return out;
 }
 
-// The head as gated_ref.h and rwkv7_ref.h read it.
+// The head in the form that gated_ref.h and rwkv7_ref.h take.
 inline GatedHead RecurrenceHead(const MixerSpec& spec, const Head& head) {
   GatedHead gated{.own = head.own, .index = head.index};
   const std::vector<ProjectionInfo> infos = MixerProjections(spec);
@@ -335,7 +334,8 @@ inline GatedHead RecurrenceHead(const MixerSpec& spec, const Head& head) {
   }
   return gated;
 }
-// The output of one head; before the norm if several heads share the norm (OutsOf() applies it).
+// The output of one head. If several heads share a norm, it is the output before the norm, which
+// OutsOf() applies.
 inline Rows GatedRecurrenceOut(const MixerSpec& spec, const Head& head) {
   return GatedOut(spec, RecurrenceHead(spec, head));
 }
@@ -353,7 +353,7 @@ struct MixerOracle {
   std::string name;
   Rows (*out)(const MixerSpec& spec, const Head& head);
   bool masks = false;  // supports Mask::allowed
-  // Whether rounding of queries can change which keys they attend to: bf16 outputs are then not
+  // Whether rounding of queries can change which keys they attend to, so that bf16 outputs are not
   // comparable.
   bool (*hashes)(const MixerSpec& spec) = nullptr;
   std::vector<MixerChoice> choices = {};  // empty: only the defaults
@@ -480,8 +480,9 @@ struct MixerCase {
   friend void PrintTo(const MixerCase& one, std::ostream* out) { *out << one.name; }
 };
 
-// All registered mixers with an oracle, each with all its choices, combined with every feature map
-// (if the mixer takes one) and with a scale of the scores (if the mixer takes one).
+// Every registered mixer that has an oracle, with all its choices. If the mixer has a feature map,
+// each choice is combined with every map. If the mixer has a scale of the scores, each choice also
+// occurs with a scale.
 inline std::vector<MixerCase> MixerCases() {
   std::vector<MixerCase> cases;
   for (const MixerInfo& info : Mixers()) {
@@ -527,27 +528,28 @@ inline std::vector<MixerCase> MixerCases() {
   return cases;
 }
 
-// A pattern of two layers of a mixer. If the mixer reads an earlier layer's values, only the second
-// layer does: it reads the first layer's.
+// A pattern of two layers with the same mixer. If the mixer reads an earlier layer's values, only
+// the second layer does so: it reads the values of the first.
 inline std::vector<MixerSpec> TwoLayers(const MixerSpec& spec) {
   MixerSpec first = spec;
   first.value_rank = 0;
   return {first, spec};
 }
 
-// Whether a mixer is used over a memory: some mixer names it as its cross mixer.
+// Whether a mixer is used over a memory, that is, whether some mixer names it as its cross mixer.
 inline bool Crosses(const std::string& mixer) {
   const std::vector<MixerInfo> all = Mixers();
   return std::any_of(all.begin(), all.end(),
                      [&](const MixerInfo& info) { return info.cross == mixer; });
 }
 
-// The same for a case: a window or rotations have no meaning over a memory.
+// The same for a case. A window or rotations rule it out, because they have no meaning over a
+// memory.
 inline bool Crosses(const MixerCase& one) {
   return Crosses(one.info.name) && one.spec.window == 0 && !one.spec.rotary;
 }
 
-// Whether a mixer has a state, for steps or at least for a memory.
+// Whether a mixer has a state, for steps or only for a memory.
 inline bool Remembers(const MixerInfo& info) { return info.recurrent || Crosses(info.name); }
 
 // A module's parameters, flattened, by name.

@@ -30,12 +30,13 @@ void CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {
   }
 }
 
-// Total width of all heads, for queries and keys and for values.
+// Total width of all heads' queries, or keys. Throws InputError if a size is out of range.
 int64_t QueryWidth(const MixerSpec& mixer) {
   CheckRange("heads", mixer.heads, 1, kMost);
   CheckRange("query_dim", mixer.query_dim, 1, kMost);
   return int64_t{mixer.heads} * mixer.query_dim;
 }
+// The same for values.
 int64_t ValueWidth(const MixerSpec& mixer) {
   CheckRange("value_dim", mixer.value_dim, 1, kMost);
   return int64_t{mixer.heads} * mixer.value_dim;
@@ -87,7 +88,7 @@ Tensor DepthwiseImpl::forward(const Tensor& x, const Mask& mask) {
 AttentionLayerImpl::AttentionLayerImpl(const TransformerOptions& options, const MixerSpec& mixer)
     : heads_(mixer.heads), value_dim_(mixer.value_dim), precision_(options.precision) {
   Validate(options);
-  const int64_t values = (QueryWidth(mixer), ValueWidth(mixer));  // check the sizes
+  const int64_t values = (QueryWidth(mixer), ValueWidth(mixer));  // both check the sizes
   linnet::Validate(mixer, mixer.query_dim, "attention");
   const MixerInfo info = FindMixer(mixer);
   infos_ = MixerProjections(mixer);
@@ -421,8 +422,8 @@ TransformerEncoderImpl::TransformerEncoderImpl(const TransformerOptions& options
 
 namespace {
 
-// A layer's forward() in Recompute(). Its body returns one tensor, so columns to carry are appended
-// to the layer's output.
+// Runs a layer's forward() in Recompute(). The body of Recompute() returns one tensor, so the
+// columns to carry are appended to the layer's output.
 Tensor Recomputed(const std::shared_ptr<torch::nn::Module>& module, const Tensor& x,
                   const Mask& mask, Tensor& carried) {
   const bool carries = module->as<TransformerEncoderLayer>()->attention->carries();

@@ -9,12 +9,12 @@
 //   y_t = built.recurrent->forward(x_t, state);               // x_t [N, d_model]
 //   y = built.batch->Piece(x, state);                         // the next L positions at once
 //
-// Layers are post-norm, as in fast-transformers: x = LN1(x + attention(x)), then
-// x = LN2(x + W2 act(W1 x)); or pre-norm: x = x + attention(LN1(x)), x = x + W2 act(W1 LN2(x)). A
+// Layers are post-norm, as in fast-transformers (x = LN1(x + attention(x)), then
+// x = LN2(x + W2 act(W1 x))), or pre-norm (x = x + attention(LN1(x)), x = x + W2 act(W1 LN2(x))). A
 // norm follows the last layer unless final_norm is false. Parameter names are those of
-// fast-transformers (layers.N.attention.query_projection.weight, ...). The norms may be RMS norms,
-// and the feed-forward block may be gated: W2 (silu(Wg x) * W1 x), with Wg as layers.N.gate.weight;
-// or shifted: W2 max(W1 (x + (previous x - x) * shift), 0)^2, with layers.N.shift.
+// fast-transformers (layers.N.attention.query_projection.weight, ...). The norms may be RMS norms.
+// The feed-forward block may be gated, W2 (silu(Wg x) * W1 x), with Wg = layers.N.gate.weight, or
+// shifted, W2 max(W1 (x + (previous x - x) * shift), 0)^2, with shift = layers.N.shift.
 #ifndef LINNET_NN_TRANSFORMER_H_
 #define LINNET_NN_TRANSFORMER_H_
 
@@ -62,7 +62,7 @@ struct TransformerOptions {
 };
 
 // x [N, L, d] moved by one position: row t is row t - 1 of x, and row 0 is *last [N, d], or zeros
-// if `last` is null or *last is undefined. Sets *last to the last row of x.
+// if `last` is null or *last is undefined. Then sets *last, if given, to the last row of x.
 torch::Tensor ShiftedRows(const torch::Tensor& x, torch::Tensor* last);
 
 // The layer's bias, or zeros if it has none.
@@ -72,9 +72,9 @@ torch::Tensor BiasOf(const torch::nn::Linear& linear);
 void Validate(const TransformerOptions& options);
 
 // The projections that a mixer reads (queries, keys and values; for some kinds more), the mixer,
-// and the output projection. Their tensors have the same names as in files. The Attend...()
-// functions omit the output projection, which is fused with the next operation. n is the norm
-// before the attention, or the identity if `norm` is undefined.
+// and the output projection. Tensors have the same names as in files. The Attend...()
+// functions omit the output projection, which is fused with the next operation. Below, n is `norm`,
+// the norm before the attention, or the identity if `norm` is undefined.
 class AttentionLayerImpl : public torch::nn::Module {
  public:
   AttentionLayerImpl(const TransformerOptions& options, const MixerSpec& mixer);
@@ -82,23 +82,24 @@ class AttentionLayerImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& queries, const torch::Tensor& keys,
                         const torch::Tensor& values, const Mask& mask);
 
-  // Self attention of n(x): [N, L, d_model] -> [N, L, H M]. *carried [N, L, columns]: the columns
-  // of the latest `carries` projection (ProjectionInfo) of an earlier layer; this layer may read or
-  // replace them. `carried` is null if the layer stands alone.
+  // Self attention of n(x): [N, L, d_model] -> [N, L, H M]. *carried [N, L, columns] holds the
+  // columns that the latest earlier layer with ProjectionInfo::carries has passed on; this layer
+  // may read or replace them. `carried` is null if the layer stands alone.
   torch::Tensor Attend(const torch::Tensor& x, const ops::Norm& norm, const Mask& mask,
                        torch::Tensor* carried = nullptr);
-  // The same for one position, [N, d_model] -> [N, H M], and for the next L positions,
-  // [N, L, d_model] -> [N, L, H M].
+  // The same for one position: [N, d_model] -> [N, H M].
   torch::Tensor AttendStep(const torch::Tensor& x, const ops::Norm& norm, MixerState& state,
                            torch::Tensor* carried = nullptr);
+  // The same for the next L positions: [N, L, d_model] -> [N, L, H M].
   torch::Tensor AttendPiece(const torch::Tensor& x, const ops::Norm& norm, MixerState& state,
                             torch::Tensor* carried = nullptr);
 
   // Attention of n(x) over a memory [N, S, d_model]: [N, L, d_model] -> [N, L, H M].
   torch::Tensor AttendTo(const torch::Tensor& memory, const torch::Tensor& x, const ops::Norm& norm,
                          const Mask& mask);
-  // The same for one position: Remember() stores the memory in a state, AttendToState() reads it.
+  // Stores a memory in `state`; see MixerImpl::Remember().
   void Remember(const torch::Tensor& memory, const torch::Tensor& lengths, MixerState& state);
+  // AttendTo() for one position, [N, d_model] -> [N, H M], over the memory stored in `state`.
   torch::Tensor AttendToState(const MixerState& state, const torch::Tensor& x,
                               const ops::Norm& norm);
 
@@ -109,7 +110,7 @@ class AttentionLayerImpl : public torch::nn::Module {
   const torch::nn::Linear& out_projection() const { return out_; }  // [..., H M] -> [..., d_model]
 
  private:
-  // Projections [begin, end) of n(x), each [..., H, width] or, shared, [..., width].
+  // Projections [begin, end) of n(x), each [..., H, width] or, if all heads share it, [..., width].
   std::vector<torch::Tensor> Split(const torch::Tensor& x, const ops::Norm& norm, size_t begin,
                                    size_t end) const;
 
@@ -117,7 +118,7 @@ class AttentionLayerImpl : public torch::nn::Module {
   // token shifts, and the carried columns. last as in ShiftedRows().
   std::vector<torch::Tensor> Read(const torch::Tensor& x, const ops::Norm& norm,
                                   torch::Tensor* last, torch::Tensor* carried) const;
-  // The projections of x and of its token shifts.
+  // The projections, each of x or of its own token shift of x.
   std::vector<torch::Tensor> Shifted(const torch::Tensor& x, torch::Tensor* last) const;
 
   // [..., H width] -> [..., H, width]
@@ -125,9 +126,9 @@ class AttentionLayerImpl : public torch::nn::Module {
 
   std::vector<ProjectionInfo> infos_;            // MixerProjections()
   std::vector<torch::nn::Linear> projections_;   // null for carried columns
-  std::map<std::string, torch::Tensor> shifts_;  // [d_model], of token shifts
+  std::map<std::string, torch::Tensor> shifts_;  // of token shifts: [d_model]
   torch::nn::Linear out_ = nullptr;
-  bool plain_ = true;  // without token shifts and carried columns
+  bool plain_ = true;  // no token shifts and no carried columns
   int64_t heads_, value_dim_;
   ops::Precision precision_;
   Mixer mixer_;
@@ -173,7 +174,7 @@ class LayerParts {
   }
   const Dropout& dropout() const { return dropout_; }
 
-  // `norm` in pre-norm layers; an empty norm in post-norm layers.
+  // The norm before a block: `norm` in pre-norm layers, an undefined norm in post-norm layers.
   ops::Norm Before(const Norm& norm) const;
   // The convolution block with its residual and norm: [N, L, d_model] -> the same.
   torch::Tensor Mix(const torch::Tensor& x, Depthwise& convolution, Norm& norm, const Mask& mask);
@@ -185,10 +186,11 @@ class LayerParts {
   // The end of an attention block: output projection, residual, norm.
   torch::Tensor Project(const torch::Tensor& x, const torch::Tensor& attended,
                         const AttentionLayerImpl& attention, Norm& norm);
-  // The feed-forward block with its residual and norm; `gate` may be null. x if `in` is null.
+  // The feed-forward block with its residual and norm; `gate` may be null. Returns x if `in` is
+  // null, because the layer has no such block.
   torch::Tensor FeedForward(const torch::Tensor& x, const torch::nn::Linear& gate,
                             const torch::nn::Linear& in, const torch::nn::Linear& out, Norm& norm);
-  // The same for a shifted block and x [N, L, d_model]; last as in ShiftedRows().
+  // The feed-forward block with a token shift: x [N, L, d_model]; last as in ShiftedRows().
   torch::Tensor ShiftedFeedForward(const torch::Tensor& x, const torch::Tensor& shift,
                                    const torch::nn::Linear& in, const torch::nn::Linear& out,
                                    Norm& norm, torch::Tensor* last);
@@ -197,7 +199,7 @@ class LayerParts {
   torch::Tensor GatedFeedForward(const torch::Tensor& x, const torch::nn::Linear& gate,
                                  const torch::nn::Linear& in, const torch::nn::Linear& out,
                                  Norm& norm);
-  // The end of a feed-forward block without biases, from its hidden units.
+  // The end of a gated or shifted block, from its hidden units: W2, residual and norm.
   torch::Tensor FromHidden(const torch::Tensor& x, const torch::Tensor& hidden,
                            const torch::nn::Linear& out, Norm& norm);
   ops::Norm After(const Norm& norm) const;
@@ -219,18 +221,18 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
 
  public:
   TransformerEncoderLayerImpl(const TransformerOptions& options, const MixerSpec& mixer);
-  // [N, L, d_model] -> the same; Step() [N, d_model] -> the same. carried: as in AttentionLayer.
+  // [N, L, d_model] -> the same; Step() [N, d_model] -> the same. carried: see AttentionLayerImpl.
   torch::Tensor forward(const torch::Tensor& x, const Mask& mask, torch::Tensor* carried = nullptr);
   torch::Tensor Step(const torch::Tensor& x, MixerState& state, torch::Tensor* carried = nullptr);
   torch::Tensor Piece(const torch::Tensor& x, MixerState& state, torch::Tensor* carried = nullptr);
-  // The output of the layer's attention for its input x, before the residual: [N, L, d_model] ->
-  // the same.
+  // The output of the layer's attention, output projection included, before the residual is added.
+  // x is the layer's input: [N, L, d_model] -> the same.
   torch::Tensor Attended(const torch::Tensor& x, const Mask& mask,
                          torch::Tensor* carried = nullptr);
 
   AttentionLayer attention;
   torch::nn::Linear gate, linear1, linear2;  // null, like norm2, if LayerParts makes none
-  torch::Tensor shift;                       // of the feed-forward block
+  torch::Tensor shift;                       // of the feed-forward block, or undefined
   Norm norm1, norm2;
   Depthwise convolution = nullptr;  // null without a convolution
   Norm convolution_norm = nullptr;
@@ -238,7 +240,7 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
  private:
   // The convolution block over the whole sequence; x if the layer has no convolution.
   torch::Tensor Mixed(const torch::Tensor& x, const Mask& mask);
-  // The same over the next positions.
+  // The convolution block over the next positions.
   torch::Tensor MixNext(const torch::Tensor& x, MixerState& state);
   // The rest of the layer after the attention, shared by all forms; last as in ShiftedRows().
   torch::Tensor Finish(const torch::Tensor& x, const torch::Tensor& attended, torch::Tensor* last);
@@ -269,7 +271,8 @@ class TransformerEncoderImpl : public torch::nn::Module {
 TORCH_MODULE(TransformerEncoder);
 
 // The encoder with causal self attention, one position at a time. It holds the encoder that it was
-// made from, so both share one set of weights. Dropout applies as in the encoder (see eval()).
+// made from, so both share one set of weights. Dropout applies unless the encoder is in evaluation
+// mode (eval()).
 class RecurrentTransformerEncoderImpl : public torch::nn::Module {
  public:
   explicit RecurrentTransformerEncoderImpl(TransformerEncoder encoder);
@@ -280,8 +283,8 @@ class RecurrentTransformerEncoderImpl : public torch::nn::Module {
 };
 TORCH_MODULE(RecurrentTransformerEncoder);
 
-// Both forms of one encoder, sharing their weights. `recurrent` is null if a layer has no recurrent
-// form.
+// The batch form and the recurrent form of one encoder, with shared weights. `recurrent` is null if
+// a layer has no recurrent form.
 struct Transformer {
   TransformerEncoder batch = nullptr;
   RecurrentTransformerEncoder recurrent = nullptr;

@@ -1,4 +1,4 @@
-// Adam: fused against plain, flat against separate tensors.
+// Adam updates: the fused form against the plain form, FlatAdam against separate tensors.
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 

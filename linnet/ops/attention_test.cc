@@ -1,4 +1,4 @@
-// Linear, softmax and LSH attention: fused against plain, strides, masks and threads.
+// Linear, softmax and LSH attention: fused forms against plain forms, strides, masks and threads.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
@@ -48,7 +48,7 @@ TEST(LinearAttention, FusedEqualsPlain) {
 TEST(LinearAttention, TakesAnyStrides) {
   torch::manual_seed(22);
   const Operation operation = [](const Tensors& t) {
-    // Strides: heads before positions, features first, a slice of a wider tensor.
+    // q has heads before positions, k has features first, v is a slice of a wider tensor.
     return Tensors{
         LinearAttention(t[0].transpose(1, 2), t[1].permute({1, 2, 3, 0}), t[2].slice(3, 1, 6))};
   };
@@ -159,7 +159,7 @@ TEST(SoftmaxAttention, FusedWindowsAndSharedHeadsEqualPlainOnes) {
 TEST(SoftmaxAttention, TakesAnyStridesAndScale) {
   torch::manual_seed(16);
   const Operation operation = [](const Tensors& t) {
-    // Strides: heads before positions, features first, a slice of a wider tensor.
+    // q has heads before positions, k has features first, v is a slice of a wider tensor.
     return Tensors{SoftmaxAttention(t[0].transpose(1, 2), t[1].permute({1, 2, 3, 0}),
                                     t[2].slice(3, 1, 6), {.causal = true, .scale = 0.9})};
   };

@@ -19,7 +19,7 @@ using torch::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// a b in fp32, for bf16 matrices.
+// The matrix product a b in fp32, for bf16 a and b.
 Tensor Product(const Tensor& a, const Tensor& b) {
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 8)
   if (a.is_cuda()) return at::mm(a, b, kFloat32);
@@ -35,10 +35,11 @@ Tensor ColumnSums(const Tensor& x) {
   return x.sum(at::IntArrayRef{0}, /*keepdim=*/false, kFloat32);
 }
 
-// Parts [rows, n_i] as bf16, side by side.
+// Concatenates parts [rows, n_i] into one bf16 matrix [rows, columns].
 Tensor Columns(const variable_list& parts, int64_t columns) {
   if (parts.size() == 1) return parts[0].to(kBFloat16);
-  // The GPU backward of causal linear attention writes the gradients of q, k and v side by side.
+  // The GPU backward of causal linear attention writes the gradients of q, k and v side by side
+  // into one matrix, which then needs no copy.
   bool joined_already = true;
   int64_t begin = parts[0].storage_offset();
   for (const Tensor& part : parts) {
@@ -57,7 +58,7 @@ Tensor Columns(const variable_list& parts, int64_t columns) {
   return joined;
 }
 
-// Weights [out_i, in] as bf16, one below the other.
+// Concatenates weights [out_i, in] into one bf16 matrix [rows, in].
 Tensor Rows(at::TensorList weights, int64_t rows) {
   if (weights.size() == 1) return weights[0].to(kBFloat16);
   Tensor joined = torch::empty({rows, weights[0].size(1)}, weights[0].options().dtype(kBFloat16));
@@ -72,8 +73,8 @@ Tensor Rows(at::TensorList weights, int64_t rows) {
 // n(x + bias + residual) and its backward, where n is the norm or the identity.
 class AddNorm {
  public:
-  // x: a product, overwritten by the sum. With a norm, appends its tensors for Backward() to
-  // `saved`.
+  // x: the result of a product; overwritten by x + bias + residual. With a norm, appends the
+  // tensors that Backward() needs to `saved`.
   static Tensor Forward(AutogradContext* context, const Tensor& x, const Tensor& bias,
                         const Tensor& residual_in, const Norm& norm, variable_list& saved) {
     const Tensor residual = residual_in.contiguous();
@@ -99,8 +100,8 @@ class AddNorm {
   }
 
   struct Gradients {
-    Tensor sum, narrow;           // of x + bias + residual, in fp32 and bf16
-    Tensor weight, offset, bias;  // of the norm's weight and bias, and of `bias`
+    Tensor sum, narrow;           // for x + bias + residual, in fp32 and in bf16
+    Tensor weight, offset, bias;  // for the norm's weight, the norm's bias, and `bias`
   };
   // saved: the tensors that Forward() appended, if there is a norm.
   static Gradients Backward(AutogradContext* context, const Tensor& grad, const Tensor* saved) {
@@ -165,7 +166,7 @@ class LinearsFunction : public torch::autograd::Function<LinearsFunction> {
   }
 };
 
-// n(residual + a W^T + b): a [rows, in] to [rows, out].
+// Maps a [rows, in] to n(residual + a W^T + b) [rows, out].
 class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& a_in, const Tensor& weight_in,
@@ -197,7 +198,7 @@ class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
   }
 };
 
-// n(residual + act(x W1^T + b1) W2^T + b2): x [rows, in] to [rows, out].
+// Maps x [rows, in] to n(residual + act(x W1^T + b1) W2^T + b2) [rows, out].
 class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& x_in, const Tensor& weight1,
@@ -206,7 +207,7 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
                         const c10::optional<Tensor>& norm_bias, double eps, bool gelu) {
     const Tensor x = x_in.to(kBFloat16), bias = bias1.to(kBFloat16);
     const Tensor w1 = weight1.to(kBFloat16), w2 = weight2.to(kBFloat16);
-    // kept: the hidden layer; for gelu before the activation, for relu after it.
+    // kept: the hidden layer, before the activation for gelu, after it for relu.
     const Tensor kept = gelu ? at::addmm(bias, x, w1.t())
                              : at::_addmm_activation(bias, x, w1.t(), 1, 1, /*use_gelu=*/false);
     variable_list saved = {x, w1, w2, kept};

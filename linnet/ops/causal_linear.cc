@@ -19,8 +19,8 @@ using kernels::CausalLinearOptions;
 using kernels::FeatureMap;
 using torch::Tensor;
 
-// Equations 8-12 in chunks. Position i attends to the keys of its chunk up to i, plus the sum over
-// all earlier chunks and the initial state.
+// Computes equations 8-12 in chunks. Position i attends to the keys of its own chunk up to i by
+// products, and to all earlier chunks and the initial state by their sum.
 Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const Tensor& lengths,
              const CausalLinearOptions& options, CausalLinearState* state) {
   const int64_t length = q_in.size(1);
@@ -28,7 +28,7 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const T
   const auto phi = [&](const Tensor& x) {
     return options.feature_map == FeatureMap::kElu ? torch::elu(x) + 1 : x;
   };
-  // [N, L, H, dim] -> [N, H, chunks, C, dim], padded with zeros
+  // [N, L, H, dim] -> [N, H, chunks, kPlainChunk, dim], padded with zeros
   const auto cut = [&](const Tensor& x) {
     return torch::constant_pad_nd(x.transpose(1, 2), {0, 0, 0, chunks * kPlainChunk - length})
         .unflatten(2, {chunks, kPlainChunk});
@@ -37,8 +37,8 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const T
   if (!lengths.defined()) {
     phi_k = phi(k_in);
   } else {
-    // Filled, not multiplied by 0: masked keys may hold NaN. Filled before phi too, because phi's
-    // derivative at NaN would turn their gradient into NaN.
+    // Fills masked keys with 0 instead of multiplying, because they may hold NaN. Fills them also
+    // before phi, because phi's derivative at NaN would make their gradients NaN.
     const Tensor unseen = (torch::arange(length, lengths.options()) >= lengths.unsqueeze(1))
                               .unsqueeze(2)
                               .unsqueeze(3);
@@ -46,16 +46,17 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const T
     v_seen = v_in.masked_fill(unseen, 0);
   }
   const Tensor q = cut(phi(q_in)), k = cut(phi_k), v = cut(v_seen);
-  // Sums before each chunk, over the earlier chunks and the initial state; the entry after the last
-  // chunk is the final sum. Nothing is ever subtracted from a sum: a large later key or value would
-  // leave its rounding errors in earlier positions.
+  // Returns prefix sums over chunks: entry c is `first` (the initial state) plus the sum of the
+  // chunks before c, and the last entry is the final state. Does not compute entry c by subtracting
+  // chunk c from the sum that includes it: large keys or values in the chunk would leave rounding
+  // errors at its earlier positions.
   const auto before = [&](const Tensor& x, const Tensor& first) {
     const Tensor begin = first.defined() ? first : torch::zeros_like(x.narrow(2, 0, 1));
     return torch::cat({begin, x}, 2).cumsum_(2);
   };
   const Tensor inside = torch::matmul(q, k.transpose(3, 4)).tril();
   const Tensor s0 = state && state->s.defined() ? state->s.unsqueeze(2) : Tensor();
-  // [N, H, chunks + 1, F, M], and z [N, H, chunks + 1, 1, F]
+  // s is [N, H, chunks + 1, F, M]; z, below, is [N, H, chunks + 1, 1, F].
   const Tensor s = before(torch::matmul(k.transpose(3, 4), v), s0);
   Tensor out = torch::matmul(inside, v) + torch::matmul(q, s.narrow(2, 0, chunks));
   if (state) state->s = s.select(2, chunks).clone();  // a view would keep all of s alive
@@ -65,7 +66,7 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const T
     const Tensor denominator =
         inside.sum(4, true) + (q * z.narrow(2, 0, chunks)).sum(4, true) + options.eps;
     if (state) state->z = z.select(2, chunks).squeeze(2).clone();
-    // Where all keys are masked and eps is 0, out and its gradients are 0.
+    // Makes out and its gradients 0 where the denominator is 0: all keys masked, and eps 0.
     const Tensor empty = denominator == 0;
     out = (out / denominator.masked_fill(empty, 1)).masked_fill(empty, 0);
   }

@@ -1,6 +1,6 @@
-// Parts of causal linear attention for autograd functions other than the one in
-// fused_causal_linear.cc: python/ registers its own with PyTorch, over the same checks and kernel
-// calls.
+// The checks and kernel calls of causal linear attention, without the autograd function of
+// fused_causal_linear.cc: python/ registers an autograd function of its own with PyTorch, over the
+// same checks and kernel calls.
 #ifndef LINNET_OPS_CAUSAL_LINEAR_PARTS_H_
 #define LINNET_OPS_CAUSAL_LINEAR_PARTS_H_
 
@@ -10,8 +10,9 @@
 
 namespace linnet::ops {
 
-// Throw InputError like CausalLinearAttention and CausalLinearAttentionPacked, but read no values
-// of tensors: CausalLinearOffsets() checks those of cu_seqlens. state: null if none is carried.
+// Throw the InputErrors of CausalLinearAttention() and CausalLinearAttentionPacked() about shapes,
+// types and devices. They read no tensor values: CausalLinearOffsets() checks the values of
+// cu_seqlens. state: null if no state is carried.
 void CheckCausalLinear(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                        const torch::Tensor& lengths, const kernels::CausalLinearOptions& options,
                        const CausalLinearState* state);
@@ -20,8 +21,8 @@ void CheckCausalLinearPacked(const torch::Tensor& q, const torch::Tensor& k, con
                              const kernels::CausalLinearOptions& options,
                              const CausalLinearState* state);
 
-// cu_seqlens on the CPU and dense. Throws InputError if it does not partition `rows` rows or, being
-// traced, has no data.
+// Returns cu_seqlens, dense and on the CPU. Throws InputError if it does not divide `rows` rows
+// into sequences, or if it has no values because it is being traced.
 torch::Tensor CausalLinearOffsets(const torch::Tensor& cu_seqlens, int64_t rows);
 
 // Size in floats of the buffer that the fused form keeps for its backward. Depends on shapes alone,
@@ -29,8 +30,9 @@ torch::Tensor CausalLinearOffsets(const torch::Tensor& cu_seqlens, int64_t rows)
 // [N, L, H, D].
 int64_t CausalLinearKeptSize(const torch::Tensor& q, const torch::Tensor& v, int64_t sequences);
 
-// The fused form without autograd (not available in a plain-only build). Shapes as in fused.h;
-// absent tensors are undefined. The arguments must have been checked.
+// Arguments of FusedCausalLinearForward(), the fused form without autograd (not available in a
+// plain-only build). Shapes are those of fused.h; absent tensors are undefined. The caller must
+// have checked the arguments.
 struct FusedCausalLinearInputs {
   torch::Tensor q, k, v, lengths, offsets;
   CausalLinearState state;  // before the first position
@@ -39,13 +41,13 @@ struct FusedCausalLinearInputs {
 struct FusedCausalLinearResults {
   torch::Tensor out;        // [N, L, H, M]
   torch::Tensor kept;       // CausalLinearKeptSize() floats for the backward
-  CausalLinearState state;  // after the last position: s if with_state, z if normalize
+  CausalLinearState state;  // after the last position: s only if with_state, z only if normalize
                             // is also true
 };
 
 struct FusedCausalLinearGradients {
   torch::Tensor q, k, v;
-  CausalLinearState state;  // gradient of the inputs' state, if there is one
+  CausalLinearState state;  // gradient of inputs.state; undefined if that is
 };
 
 FusedCausalLinearResults FusedCausalLinearForward(const FusedCausalLinearInputs& inputs,

@@ -1,4 +1,5 @@
-// Causal linear attention: fused against plain, states, pieces, packed sequences and masks.
+// Causal linear attention: the fused form against the plain form, states, pieces, packed sequences
+// and masks.
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/utils.h>
@@ -44,8 +45,9 @@ TEST(CausalLinear, FusedEqualsPlain) {
 
 constexpr CausalLinearOptions kMapped{FeatureMap::kIdentity, true, 1e-6f};
 
-// Attention of t = q, k, v and optionally the initial state s0 (, z0) -> out, s (, z). z0 and,
-// without a feature map, the features are made positive: otherwise the normalizer may vanish.
+// Attention over t = {q, k, v[, s0[, z0]]}, where s0 and z0 are the initial state. Returns {out, s}
+// or, if options.normalize, {out, s, z}. Makes z0 and, with the identity map, q and k positive:
+// otherwise the normalizer may vanish.
 Tensors WithState(const Tensors& t, const Tensor& lengths, const CausalLinearOptions& options) {
   const bool mapped = options.feature_map == FeatureMap::kIdentity;
   const auto features = [&](const Tensor& x) { return mapped ? x.abs() : x; };
@@ -74,7 +76,8 @@ TEST(CausalLinear, StatesFusedEqualPlain) {
           if (begun && normalize) x.push_back(Random({n, h, d}));
           for (const Tensor& l : {Tensor(), lengths}) {
             if (length == 1 && normalize && !begun) {
-              // out is v whatever q and k are, so their gradients are pure rounding error.
+              // With one position, out is v whatever q and k are: the gradients of q and k are only
+              // rounding error.
               const Tensor q = x[0], k = x[1];
               Check(
                   [&](const Tensors& t) {
@@ -96,7 +99,8 @@ TEST(CausalLinear, StatesFusedEqualPlain) {
   }
 }
 
-// A sequence in pieces equals the whole: outputs, final state, and gradients through all pieces.
+// A sequence in pieces gives the same results as the whole sequence: outputs, final state, and
+// gradients through all pieces.
 TEST(CausalLinear, PiecesEqualTheWhole) {
   torch::manual_seed(11);
   const int64_t length = 203;
@@ -130,7 +134,7 @@ TEST(CausalLinear, PiecesEqualTheWhole) {
   }
 }
 
-// The caller's state tensors do not change; only the struct refers to the new ones.
+// The caller's state tensors do not change: the struct refers to new tensors afterwards.
 TEST(CausalLinear, DoesNotWriteToTheStateGiven) {
   const Tensor q = Random({1, 4, 2, 3}), s = Random({1, 2, 3, 3}), z = torch::ones({1, 2, 3});
   const Tensor s_before = s.clone();
@@ -166,7 +170,7 @@ TEST(CausalLinear, IsCausalBitForBit) {
             changed.select(1, last).fill_(later);
             return changed;
           };
-          // The plain form multiplies a later NaN or infinity of the same chunk by zero: NaN.
+          // The plain form multiplies a later NaN or infinity of the same chunk by 0, which is NaN.
           const int64_t past = plain && !std::isfinite(later) ? chunk : last;
           const auto same = [&](const Tensor& got, int64_t until) {
             return torch::equal(got.slice(1, 0, until), want.slice(1, 0, until));
@@ -192,7 +196,7 @@ TEST(CausalLinear, TakesFeaturesOfAnySize) {
   }
 }
 
-// Packed attention of t = q, k, v (, s0, z0) -> out, s, z.
+// Packed attention over t = {q, k, v[, s0, z0]}. Returns {out, s, z}.
 Tensors Packed(const Tensors& t, const Tensor& cu_seqlens) {
   CausalLinearState state;
   if (t.size() > 3) state = {t[3], t[4].abs() + 1};
@@ -200,7 +204,7 @@ Tensors Packed(const Tensors& t, const Tensor& cu_seqlens) {
   return {out, state.s, state.z};
 }
 
-// The same, each sequence alone.
+// The results of Packed(), computed from each sequence alone.
 Tensors Alone(const Tensors& t, const std::vector<int64_t>& offsets) {
   Tensors outs, s, z;
   for (size_t n = 0; n + 1 < offsets.size(); ++n) {
@@ -253,8 +257,8 @@ TEST(CausalLinear, PackedEqualsSeparateBitForBit) {
             0);
 }
 
-// Where all keys are masked, out and gradients are zero, whatever the keys hold and whatever eps
-// is, also beside a longer sequence in the batch.
+// A sequence whose keys are all masked has zeros as out and gradients, for any contents of the keys
+// and any eps, also beside a longer sequence in the batch.
 TEST(CausalLinear, MaskedRowsMakeNoNan) {
   torch::manual_seed(14);
   const Tensor lengths = torch::tensor({int64_t{0}, int64_t{3}});

@@ -47,7 +47,7 @@ Tensor CtcNats(const Tensor& log_probs, const Tensor& targets, const Tensor& inp
     return torch::ctc_loss(log_probs.transpose(0, 1), targets, input_lengths, target_lengths, blank,
                            at::Reduction::None, zero_infinity);
   };
-  // Where the loss is infinite, its gradients are 0 and its value stays infinite.
+  // zero_infinity gives gradients of 0 where the loss is infinite; the value must stay infinite.
   const Tensor nats = loss(true);
   torch::NoGradGuard no_grad;
   const Tensor whole = loss(false);

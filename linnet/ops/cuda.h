@@ -1,5 +1,5 @@
-// The forms of operations over kernels/cuda, in a build with LINNET_CUDA (private to linnet/ops;
-// plain.h selects the form). Arguments as in fused.h, on a GPU; they have been checked.
+// GPU forms of operations, over the kernels of kernels/cuda, in a build with LINNET_CUDA (private
+// to linnet/ops; plain.h selects the form). Arguments are on a GPU and have been checked.
 #ifndef LINNET_OPS_CUDA_H_
 #define LINNET_OPS_CUDA_H_
 
@@ -16,34 +16,36 @@ namespace linnet::ops {
 // Whether the kernels support queries of `dim` and values of `value_dim` elements per head.
 bool CudaCausalLinearTakes(int64_t dim, int64_t value_dim);
 
-// offsets: on the GPU. With a carried state, the state and q, k and v are fp32.
+// Like FusedCausalLinear() (fused.h), but `offsets` is on the GPU. If `state` is not null, the
+// state and q, k and v must be fp32.
 torch::Tensor CudaCausalLinear(const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const torch::Tensor& lengths,
                                const torch::Tensor& offsets,
                                const kernels::CausalLinearOptions& options,
                                CausalLinearState* state);
 
-// Whether CudaAddNorm() takes x [rows, width] and `others`: all fp32, dense, aligned to 16 bytes;
-// width a multiple of 4 up to kMaxTrainingWidth. Undefined tensors in `others` are ignored.
+// Whether CudaAddNorm() accepts x [rows, width] and `others`. All must be fp32 on a GPU, dense and
+// aligned to 16 bytes; width must be a multiple of 4, at most kMaxTrainingWidth. Undefined tensors
+// in `others` are ignored.
 bool CudaAddNormTakes(const torch::Tensor& x, const std::vector<torch::Tensor>& others);
 
-// x += bias + residual in place. Returns norm(x) and, for the backward, the mean and scale of each
-// row [rows, 2]; both are undefined without a norm.
+// Adds bias and residual to x in place. Returns norm(x) and, for the backward, each row's mean and
+// scale, [rows, 2]. Both results are undefined without a norm.
 std::pair<torch::Tensor, torch::Tensor> CudaAddNorm(const torch::Tensor& x,
                                                     const torch::Tensor& bias,
                                                     const torch::Tensor& residual,
                                                     const Norm& norm);
 
 struct CudaAddNormGradients {
-  torch::Tensor x, narrow;  // the gradient of x + bias + residual, in fp32 and in bf16
+  torch::Tensor x, narrow;  // gradient of x + bias + residual: in fp32, and rounded to bf16
   torch::Tensor sums;       // [3, width]: gradients of the norm's weight and bias, and of `bias`
 };
 CudaAddNormGradients CudaAddNormBackward(const torch::Tensor& grad, const torch::Tensor& x,
                                          const torch::Tensor& stats, const torch::Tensor& weight);
 
-// CudaColumnSums(): the sums over the rows of x [rows, width] (fp32 or bf16), in fp32. Only for x
-// that CudaColumnSumsTakes().
+// Whether CudaColumnSums() accepts x.
 bool CudaColumnSumsTakes(const torch::Tensor& x);
+// The sums over the rows of x [rows, width] (fp32 or bf16): [width], in fp32.
 torch::Tensor CudaColumnSums(const torch::Tensor& x);
 
 }  // namespace linnet::ops

@@ -22,13 +22,13 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// The data of a tensor that may be undefined.
+// The data of x; null if x is undefined.
 template <typename T>
 T* Data(const Tensor& x) {
   return x.defined() ? x.data_ptr<T>() : nullptr;
 }
 
-// x if its rows are dense and aligned to 16 bytes, else a copy for which this is true.
+// Returns x if its rows are dense and aligned to 16 bytes, and a contiguous copy otherwise.
 Tensor AlignedRows(const Tensor& x) {
   constexpr uintptr_t kBytes = 16;
   const auto aligned = [](uintptr_t bytes) { return bytes % kBytes == 0; };
@@ -57,8 +57,9 @@ kernels::cuda::Stream StreamOf(const Tensor& x) {
   return c10::cuda::getCurrentCUDAStream(x.device().index()).stream();
 }
 
-// Uninitialized gradients of q, k and v. In bf16 they are views of one matrix, side by side, so
-// that the backward of their common product (Bf16Linears) need not copy them.
+// Allocates the gradients of q, k and v, uninitialized. In bf16 they lie side by side in one
+// matrix, so that the backward of Bf16Linears(), which computes q, k and v in one product, need not
+// copy them.
 std::tuple<Tensor, Tensor, Tensor> EmptyGradients(const Tensor& q, const Tensor& v) {
   if (q.scalar_type() != torch::kBFloat16) {
     return {torch::empty(q.sizes(), q.options()), torch::empty(q.sizes(), q.options()),
@@ -75,7 +76,7 @@ std::tuple<Tensor, Tensor, Tensor> EmptyGradients(const Tensor& q, const Tensor&
 
 class CudaCausalLinearFunction : public torch::autograd::Function<CudaCausalLinearFunction> {
  public:
-  // Returns out and, if requested, the final state: s, and z if normalize.
+  // Returns out and, if with_state, the final state: s and, if normalize, z.
   static variable_list forward(AutogradContext* context, const Tensor& q_in, const Tensor& k_in,
                                const Tensor& v_in, const c10::optional<Tensor>& lengths_in,
                                const c10::optional<Tensor>& offsets_in,
@@ -89,7 +90,7 @@ class CudaCausalLinearFunction : public torch::autograd::Function<CudaCausalLine
     const CausalLinearPlan plan = Plan(q, v, offsets, Options(feature_map, normalize, eps));
     const Tensor out = torch::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
     const Tensor kept = Floats(plan.kept, q), scratch = Floats(plan.scratch, q);
-    // The kernel writes to a copy of the given state.
+    // Copies the initial state, because the kernel overwrites it with the final state.
     const auto begin = [&](const Tensor& given, at::IntArrayRef sizes) {
       return given.defined() ? given.clone(torch::MemoryFormat::Contiguous)
                              : torch::zeros(sizes, q.options());

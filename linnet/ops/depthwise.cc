@@ -20,7 +20,7 @@ Tensor Plain(const Tensor& x, const Tensor& weight, const Tensor& bias, const Te
     hidden = (torch::arange(x.size(1), lengths.options()) >= lengths.unsqueeze(1)).unsqueeze(2);
     counted = x.masked_fill(hidden, 0);
   }
-  // In libtorch's layout: [N, C, L] with weights [C, 1, width].
+  // conv1d takes inputs [N, C, L] and weights [C, 1, width].
   const Tensor padded =
       torch::constant_pad_nd(counted.transpose(1, 2), {before, width - 1 - before});
   Tensor out = torch::conv1d(padded, weight.t().unsqueeze(1), bias, at::IntArrayRef{1},

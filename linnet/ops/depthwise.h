@@ -10,11 +10,11 @@
 namespace linnet::ops {
 
 // x [N, L, C], weight [width, C], bias [C] -> [N, L, C]. Each channel's output at a position is the
-// bias plus the weighted sum of the channel over `width` positions: centered on this position (with
-// an odd width) or, if causal, ending with it. `lengths` is undefined or int64 [N]: positions from
-// lengths[n] on count as zeros, whatever they hold, and their outputs are zeros. Runs the fused
-// kernel in fp32 on the CPU, differentiable once; elsewhere libtorch's conv1d. Throws InputError on
-// shapes that do not match and on an even width if not causal.
+// bias plus the weighted sum of the channel over a window of `width` positions. The window is
+// centered on this position (odd width) or, if causal, ends with it. `lengths` is undefined or
+// int64 [N]: positions from lengths[n] on count as zeros, whatever they hold, and their outputs are
+// zeros. In fp32 on the CPU, runs the fused kernel (first derivatives only); elsewhere libtorch's
+// conv1d. Throws InputError on shapes that do not match and on an even width if not causal.
 torch::Tensor DepthwiseConvolution(const torch::Tensor& x, const torch::Tensor& weight,
                                    const torch::Tensor& bias, const torch::Tensor& lengths,
                                    bool causal);

@@ -17,7 +17,7 @@
 
 namespace linnet::ops {
 
-// Attributes of a row-wise operation besides its tensors.
+// Attributes of an operation of layer_rows.h besides its tensors.
 struct RowsCall {
   Precision precision = Precision::kFp32;
   kernels::Activation activation = kernels::Activation::kRelu;
@@ -29,30 +29,31 @@ struct RowsCall {
 // Whether this processor supports bf16 products.
 bool FusedBf16();
 
-// tensors: x, a weight and a bias for each product, then the norm's weight and bias, if present.
+// tensors: x, weight and bias of each product, then weight and bias of norm_before, if present.
 std::vector<torch::Tensor> FusedLinears(const std::vector<torch::Tensor>& tensors,
                                         const RowsCall& call);
-// tensors: a, weight, bias, residual, then the norm's weight and bias, if present.
+// tensors: a, weight, bias, residual, then weight and bias of norm_after, if present.
 torch::Tensor FusedProject(const std::vector<torch::Tensor>& tensors, const RowsCall& call);
-// tensors: x, weight1, bias1, weight2, bias2, then the norms' weights and biases, if present.
+// tensors: x, weight1, bias1, weight2, bias2, then weight and bias of norm_before, if present, and
+// of norm_after, if present.
 torch::Tensor FusedFeedForward(const std::vector<torch::Tensor>& tensors, const RowsCall& call);
 
-// q, k [N, L, H, D], v [N, L, H, M]; with offsets (int64 [N + 1], on the CPU) [1, T, H, D] and
-// [1, T, H, M]. state: null if none is carried.
+// q, k [N, L, H, D], v [N, L, H, M]. With `offsets` (packed sequences: int64 [N + 1], on the CPU),
+// q, k [1, T, H, D] and v [1, T, H, M]. state: null if no state is carried.
 torch::Tensor FusedCausalLinear(const torch::Tensor& q, const torch::Tensor& k,
                                 const torch::Tensor& v, const torch::Tensor& lengths,
                                 const torch::Tensor& offsets,
                                 const kernels::CausalLinearOptions& options,
                                 CausalLinearState* state);
 
-// See scan.h. state: null if none is carried.
+// See scan.h. state: null if no state is carried.
 torch::Tensor FusedScan(const ScanInputs& in, const kernels::ScanOptions& options,
                         const torch::Tensor& lengths, torch::Tensor* state);
 torch::Tensor FusedChannelScan(const torch::Tensor& x, const torch::Tensor& g,
                                const torch::Tensor& lengths, torch::Tensor* state);
 
 // q [N, L, H, D], k [N, S, G, D], v [N, S, G, M], G a divisor of H. options.hidden must be
-// undefined; options.scale is not read.
+// undefined; `scale` replaces options.scale.
 torch::Tensor FusedSoftmaxAttention(const torch::Tensor& q, const torch::Tensor& k,
                                     const torch::Tensor& v, double scale,
                                     const SoftmaxAttentionOptions& options);
@@ -72,7 +73,7 @@ torch::Tensor FusedDepthwise(const torch::Tensor& x, const torch::Tensor& weight
                              const torch::Tensor& bias, const torch::Tensor& lengths, bool causal);
 
 // sums [L, N, 4 H]: the gates' preactivations without the recurrent term; w_hh [4 H, H], lengths
-// int64 [N] on the CPU.
+// int64 [N] on the CPU; `backward` as in lstm.h.
 torch::Tensor FusedLstm(const torch::Tensor& sums, const torch::Tensor& w_hh,
                         const torch::Tensor& lengths, bool backward);
 
@@ -89,8 +90,8 @@ torch::Tensor FusedCtc(const torch::Tensor& log_probs, const torch::Tensor& targ
 
 torch::Tensor FusedMixtureOfLogistics(const torch::Tensor& logits, const torch::Tensor& bytes);
 
-// See adam.h. FusedAdam(): whether the fused form takes a parameter and its gradient. The other two
-// functions skip the parameters for which it is false.
+// Whether the fused form (adam.h) takes a parameter and its gradient. The two functions below skip
+// the parameters for which this is false.
 bool FusedAdam(const torch::Tensor& parameter);
 void FusedGradientNorms(const std::vector<torch::Tensor>& parameters, std::vector<double>& norms);
 void FusedAdamUpdate(const std::vector<torch::Tensor>& parameters,

@@ -9,10 +9,11 @@ namespace {
 
 using torch::Tensor;
 
-// Pieces of tensors, small enough to balance the threads.
+// The elements [begin, begin + size) of a tensor.
 struct Piece {
   size_t tensor, begin, size;
 };
+// Cuts the parameters that the fused form takes into pieces, small enough to balance the threads.
 std::vector<Piece> Cut(const std::vector<Tensor>& parameters) {
   constexpr size_t kPiece = 1 << 16;
   std::vector<Piece> pieces;

@@ -18,7 +18,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// The data of a tensor that may be undefined.
+// The data of x; null if x is undefined.
 template <typename T>
 T* Data(const Tensor& x) {
   return x.defined() ? x.data_ptr<T>() : nullptr;
@@ -32,7 +32,7 @@ CausalLinearShape ShapeOf(const Tensor& q, const Tensor& v, const Tensor& offset
 
 class CausalLinearFunction : public torch::autograd::Function<CausalLinearFunction> {
  public:
-  // Returns out and, if requested, the final state: s, and z if normalize.
+  // Returns out and, if with_state, the final state: s and, if normalize, z.
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k,
                                const Tensor& v, const c10::optional<Tensor>& lengths,
                                const c10::optional<Tensor>& offsets, const c10::optional<Tensor>& s,
@@ -90,7 +90,7 @@ FusedCausalLinearResults FusedCausalLinearForward(const FusedCausalLinearInputs&
   const int64_t packed = inputs.offsets.defined() ? inputs.offsets.size(0) - 1 : 0;
   results.kept =
       torch::empty({CausalLinearKeptSize(q, v, packed)}, q.options().dtype(torch::kFloat32));
-  // The kernel writes to a copy of the given state.
+  // Copies the initial state, because the kernel overwrites it with the final state.
   const auto begin = [&](const Tensor& given, at::IntArrayRef sizes) {
     return given.defined() ? given.clone(torch::MemoryFormat::Contiguous)
                            : torch::zeros(sizes, q.options());
@@ -101,7 +101,7 @@ FusedCausalLinearResults FusedCausalLinearForward(const FusedCausalLinearInputs&
     z = begin(inputs.state.z, {batch, q.size(2), q.size(3)});
   }
   const ThreadScratch scratch(kernels::CausalLinearScratch(shape));
-  // Pointers to the carried state, because lambdas cannot capture parts of a structured binding.
+  // The kernel reads the initial state here and overwrites it with the final state; null: no state.
   float* const s_data = Data<float>(results.state.s);
   float* const z_data = Data<float>(results.state.z);
   ForElement(q, [&](auto element) {

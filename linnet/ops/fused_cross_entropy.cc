@@ -16,8 +16,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// The backward recomputes the exponentials from the logits and each row's maximum: cheaper than
-// keeping them.
+// The backward recomputes the exponentials from the logits and each row's maximum, which is cheaper
+// than storing them.
 class CrossEntropyFunction : public torch::autograd::Function<CrossEntropyFunction> {
  public:
   static Tensor forward(AutogradContext* context, const Tensor& logits, const Tensor& targets) {

@@ -32,8 +32,8 @@ std::vector<int64_t> WithLast(const Tensor& x, int64_t last) {
   return shape;
 }
 
-// A dense copy of a weight in the products' operand type; the weight itself if it is dense and of
-// that type. Must outlive the kernel call.
+// Returns the weight as a dense tensor of the products' operand type T, without a copy if it is one
+// already. The result must outlive the kernel call.
 template <typename T>
 Tensor Read(const Tensor& weight) {
   return sizeof(T) == sizeof(float) ? weight.contiguous() : weight.to(kBFloat16).contiguous();
@@ -67,14 +67,15 @@ RowsCall Restore(AutogradContext* context) {
           .eps_after = context->saved_data["eps_after"].toDouble()};
 }
 
-// Calls run(T()) with the products' operand type.
+// Calls run(T()), where T is the products' operand type: BFloat16 or float.
 template <typename Run>
 auto WithType(Precision precision, Run run) {
   return precision == Precision::kBf16 ? run(BFloat16()) : run(float());
 }
 
-// Gradients of a call's parameters. Autograd keeps `sum`, which holds the first slot's gradients
-// and, in the end, the total. The other slots' gradients are freed with this object.
+// Gradients of a call's parameters. Each slot (a share of the rows) sums its own gradients: the
+// first slot in `sum`, the other slots in `others`. In the end `sum` holds the total, which
+// autograd keeps; `others` is freed with this object.
 struct Gradients {
   Gradients(size_t slots, size_t count) : sum(Floats(count)), others(Floats((slots - 1) * count)) {}
   kernels::SlotGradients view() const { return {sum.data_ptr<float>(), others.data_ptr<float>()}; }
@@ -82,7 +83,7 @@ struct Gradients {
   Tensor sum, others;
 };
 
-// Splits `gradients`, which holds one parameter's gradient after the other, into views with the
+// Splits `gradients`, the concatenation of all parameters' gradients, into views with the
 // parameters' shapes.
 variable_list Split(const Tensor& gradients, const variable_list& parameters) {
   variable_list views;
@@ -193,7 +194,7 @@ class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
       const Tensor scratch = Floats(plan.slots * ProjectScratch(plan, args));
       ProjectForward(plan, args, y.template data_ptr<float>(), scratch.data_ptr<float>(),
                      AtParallelFor);
-      kept[3] = Tensor();  // the backward reads the sum instead
+      kept[3] = Tensor();  // the backward needs `sum`, not the residual
       kept.push_back(sum);
       context->save_for_backward(kept);
       return y;

@@ -93,8 +93,8 @@ class LshAttentionFunction : public torch::autograd::Function<LshAttentionFuncti
 
 Tensor FusedLshAttention(const Tensor& q, const Tensor& v, const Tensor& lengths,
                          const Tensor& planes, const LshOptions& options) {
-  // For autograd an absent tensor must be nullopt: autograd queries the device of an undefined
-  // tensor.
+  // Absent lengths must be nullopt: autograd queries the device of each tensor, and an undefined
+  // tensor has none.
   const auto present = lengths.defined() ? c10::optional<Tensor>(lengths) : c10::nullopt;
   return LshAttentionFunction::apply(q, v, present, planes.detach(), options.buckets, options.chunk,
                                      options.causal);

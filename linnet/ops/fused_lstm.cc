@@ -22,7 +22,7 @@ struct Order {
   int64_t At(int64_t i) const { return backward ? length - 1 - i : i; }
 };
 
-// Splits the rows of a step among the threads.
+// Splits the rows (sequences) of one step among the threads.
 template <class Body>
 void ForRows(int64_t rows, int64_t hidden, Body body) {
   constexpr int64_t kGrain = 2048;  // minimum cells per thread
@@ -88,7 +88,7 @@ class LstmFunction : public torch::autograd::Function<LstmFunction> {
       });
       if (i > 0) grad_out[before].addmm_(grad_sums[t], w_hh);
     }
-    // Pairs each step's gate gradients with the output of the step before.
+    // Sums the products of each step's gate gradients and the output of the step before it.
     Tensor grad_weight = torch::zeros_like(w_hh);
     if (length > 1) {
       const int64_t later = order.backward ? 0 : 1, earlier = 1 - later;

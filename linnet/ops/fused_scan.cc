@@ -129,7 +129,7 @@ class ScanFunction : public torch::autograd::Function<ScanFunction> {
   }
 };
 
-// [N, L, C] as [N, L, 1, C].
+// A view of x [N, L, C] as [N, L, 1, C].
 template <typename T>
 Strided<T> ChannelView(const Tensor& x) {
   return View<T>(x.unsqueeze(2));

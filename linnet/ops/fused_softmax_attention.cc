@@ -102,8 +102,8 @@ class SoftmaxAttentionFunction : public torch::autograd::Function<SoftmaxAttenti
 
 Tensor FusedSoftmaxAttention(const Tensor& q, const Tensor& k, const Tensor& v, double scale,
                              const SoftmaxAttentionOptions& options) {
-  // For autograd an absent tensor must be nullopt: autograd queries the device of an undefined
-  // tensor.
+  // Absent lengths must be nullopt: autograd queries the device of each tensor, and an undefined
+  // tensor has none.
   const auto lengths =
       options.lengths.defined() ? c10::optional<Tensor>(options.lengths) : c10::nullopt;
   return SoftmaxAttentionFunction::apply(q, k, v, lengths, scale, options.causal, options.offset,

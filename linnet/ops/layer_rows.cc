@@ -17,12 +17,13 @@ using Tensors = std::vector<Tensor>;
 
 constexpr size_t kMaxProducts = 3;
 
-// Rounds to bf16 and back, so that products in x's type have the operands of the fused form.
+// Returns x in its own type, but with values rounded to bf16 if that is the precision. Products in
+// x's type then have the same operands as the fused form.
 Tensor Rounded(const Tensor& x, Precision precision) {
   return precision == Precision::kBf16 ? x.to(kBFloat16).to(x.scalar_type()) : x;
 }
 
-// Whether products of x and weight run as in bf16_linears.h.
+// Whether the functions of bf16_linears.h compute the plain product of x and weight.
 bool TakesBf16(const Tensor& x, const Tensor& weight, Precision precision) {
   return precision == Precision::kBf16 && weight.scalar_type() == torch::kFloat32 &&
          (x.scalar_type() == torch::kFloat32 || x.scalar_type() == kBFloat16);

@@ -23,7 +23,8 @@ namespace linnet::ops {
 
 enum class Precision { kFp32, kBf16 };
 
-// "fp32" or "bf16". Throws InputError on other names, and on bf16 for a CPU without bf16 products.
+// The precision named "fp32" or "bf16". Throws InputError on other names and, unless the build is
+// plain-only (plain.h), on bf16 for a CPU without bf16 products.
 Precision PrecisionNamed(const std::string& name, torch::Device device = torch::kCPU);
 
 // The parameters of a layer norm or, if `bias` is undefined, of an RMS norm:
@@ -37,11 +38,11 @@ struct Norm {
   bool rms() const { return defined() && !bias.defined(); }
 };
 
-// norm(x); x if the norm is undefined.
+// Returns norm(x), or x if the norm is undefined.
 torch::Tensor Normalize(const torch::Tensor& x, const Norm& norm);
 
-// y_i = n(x) W_i^T + b_i for up to three products of one x [..., in], where n is the norm or the
-// identity; weights [out_i, in].
+// Returns y_i = n(x) W_i^T + b_i for one x [..., in] and one to three weights [out_i, in], where n
+// is norm_before, or the identity if that is undefined.
 std::vector<torch::Tensor> Linears(const torch::Tensor& x,
                                    const std::vector<torch::Tensor>& weights,
                                    const std::vector<torch::Tensor>& biases, Precision precision,
@@ -49,23 +50,24 @@ std::vector<torch::Tensor> Linears(const torch::Tensor& x,
 torch::Tensor Linear(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
                      Precision precision, const Norm& norm_before = {});
 
-// n(residual + a W^T + b), where n is the norm or the identity: a [..., in], residual [..., out].
+// Returns n(residual + a W^T + b) for a [..., in] and residual [..., out], where n is norm_after,
+// or the identity if that is undefined.
 torch::Tensor Project(const torch::Tensor& a, const torch::Tensor& weight,
                       const torch::Tensor& bias, const torch::Tensor& residual,
                       const Norm& norm_after, Precision precision);
 
-// n2(x + act(n1(x) W1^T + b1) W2^T + b2) with optional norms n1 (norm_before) and n2 (norm_after):
-// x [..., dim], W1 [hidden, dim], W2 [dim, hidden].
 struct FeedForwardOptions {
   kernels::Activation activation = kernels::Activation::kRelu;
   Norm norm_before = {}, norm_after = {};
   Precision precision = Precision::kFp32;
 };
+// Returns n2(x + act(n1(x) W1^T + b1) W2^T + b2), with the optional norms n1 = norm_before and
+// n2 = norm_after: x [..., dim], W1 [hidden, dim], W2 [dim, hidden].
 torch::Tensor FeedForward(const torch::Tensor& x, const torch::Tensor& weight1,
                           const torch::Tensor& bias1, const torch::Tensor& weight2,
                           const torch::Tensor& bias2, const FeedForwardOptions& options);
 
-// act(x) by libtorch.
+// Returns act(x), by libtorch's operations.
 torch::Tensor Activate(kernels::Activation activation, const torch::Tensor& x);
 
 }  // namespace linnet::ops

@@ -1,5 +1,5 @@
-// The products, norms and feed-forward blocks of a layer: fused against plain, plain against finite
-// differences, bf16 against fp32.
+// The products, norms and feed-forward blocks of a layer: fused forms against plain forms, plain
+// forms against finite differences, bf16 against fp32.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
@@ -90,7 +90,8 @@ TEST(FeedForward, FusedEqualsPlain) {
   }
 }
 
-// Each thread sums its own gradients; the returned tensor must not contain the threads' memory.
+// Each thread sums its own gradients. The storage of the returned gradients must contain only the
+// total, not the sums of all threads.
 TEST(FeedForward, ThreadsAgreeAndTheirMemoryIsFreed) {
   torch::manual_seed(13);
   const int before = at::get_num_threads();
@@ -110,7 +111,8 @@ TEST(FeedForward, ThreadsAgreeAndTheirMemoryIsFreed) {
   at::set_num_threads(before);
 }
 
-// In bf16 both forms round the same numbers, except for gradients in the backward.
+// In bf16, the fused and the plain form round the same numbers, except for gradients in the
+// backward.
 TEST(FeedForward, Bf16FusedIsNearPlain) {
   if (!HasBf16()) GTEST_SKIP() << "this processor has no products in bf16";
   torch::manual_seed(4);
@@ -121,7 +123,8 @@ TEST(FeedForward, Bf16FusedIsNearPlain) {
   }
 }
 
-// The plain form in fp32 tensors against the plain one in double, which rounds fewer gradients.
+// The plain form on fp32 tensors against the plain form on double tensors, which rounds fewer
+// gradients.
 TEST(FeedForward, PlainBf16IsNearPlainInDouble) {
   torch::manual_seed(14);
   const PlainGuard plain;
@@ -132,7 +135,7 @@ TEST(FeedForward, PlainBf16IsNearPlainInDouble) {
   }
 }
 
-// One to three products of one x in plain operations, against products of the rounded operands in
+// The plain form of one to three products of one x, against products of the rounded operands in
 // double.
 TEST(Linears, PlainBf16RoundsTheOperandsOnly) {
   torch::manual_seed(6);
@@ -168,7 +171,7 @@ TEST(Linears, PlainBf16RoundsTheOperandsOnly) {
   }
 }
 
-// The products around an attention in bf16, in plain operations, against fp32.
+// The plain form, in bf16, of the products before and after an attention, against fp32.
 TEST(Linears, PlainNarrowIsNearFp32) {
   torch::manual_seed(7);
   const PlainGuard plain;

@@ -8,8 +8,8 @@
 
 namespace linnet::ops {
 
-// Throws InputError unless `lengths` is undefined or int64 [x.size(0)] on the device of x. `dense`:
-// it must also be contiguous.
+// Throws InputError unless `lengths` is undefined, or int64 [x.size(0)] on the device of x and, if
+// `dense`, contiguous.
 inline void CheckLengths(const char* operation, const torch::Tensor& lengths,
                          const torch::Tensor& x, bool dense = false) {
   if (!lengths.defined()) return;

@@ -19,8 +19,8 @@ Tensor Plain(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& le
   };
   Tensor phi_k, values = v;
   if (lengths.defined()) {
-    // Filled, not multiplied by 0: masked keys may hold NaN. Filled before phi too, because phi's
-    // derivative at NaN would turn their gradient into NaN.
+    // Fills masked keys with 0 instead of multiplying, because they may hold NaN. Fills them also
+    // before phi, because phi's derivative at NaN would make their gradients NaN.
     const Tensor unseen = (torch::arange(k.size(1), lengths.options()) >= lengths.unsqueeze(1))
                               .unsqueeze(2)
                               .unsqueeze(3);

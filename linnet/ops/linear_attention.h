@@ -12,14 +12,14 @@
 
 namespace linnet::ops {
 
-// q [N, L, H, D], k [N, S, H, D], v [N, S, H, M] -> [N, L, H, M], any strides (a last axis that is
-// not dense is copied); L, S, D, M >= 1. The paper's equations 4-6; feature map and normalizer are
-// included (by default phi = elu + 1). Runs the fused kernel in fp32 and bf16 on the CPU; elsewhere
-// the plain form, two batched matrix products. The fused form is differentiable once.
+// q [N, L, H, D], k [N, S, H, D], v [N, S, H, M] -> [N, L, H, M], any strides (a tensor whose last
+// axis is not dense is copied); L, S, D, M >= 1. Computes the paper's equations 4-6, including the
+// feature map (by default phi = elu + 1) and the normalizer. In fp32 and bf16 on the CPU, runs the
+// fused kernel (first derivatives only); elsewhere the plain form: unfused libtorch operations.
 //
 // `lengths` is undefined or int64 [N]: keys at positions >= lengths[n] are masked out, whatever
-// they and their values hold. Where the denominator is 0, out is 0. For features of another size F
-// than the queries' D, pass phi(q) [N, L, H, F] and phi(k) [N, S, H, F] as q and k, with
+// they and their values hold. Where the denominator is 0, out is 0. For another feature map, with
+// features of any size F, pass phi(q) [N, L, H, F] and phi(k) [N, S, H, F] as q and k, with
 // FeatureMap::kIdentity. Throws InputError on shapes that do not match.
 torch::Tensor LinearAttention(const torch::Tensor& q, const torch::Tensor& k,
                               const torch::Tensor& v, const torch::Tensor& lengths = {},

@@ -1,5 +1,5 @@
-// Cross entropy, CTC and the mixture of logistics: fused against plain, plain against finite
-// differences.
+// Cross entropy, CTC and the mixture of logistics: fused forms against plain forms, plain forms
+// against finite differences.
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
@@ -67,14 +67,15 @@ TEST(Ctc, FusedEqualsPlain) {
   for (const int64_t classes : {3, 34}) {
     const Tensor targets = torch::randint(1, classes, {4, 40}, torch::kInt64);
     const auto of = [](std::vector<int64_t> values) { return torch::tensor(values); };
-    // The third target cannot fit, the last is empty.
+    // The third target has too few frames, and the last target is empty.
     const Tensor frames = of({130, 99, 20, 50}), tokens = of({40, 17, 40, 0});
     const Operation operation = [&](const Tensors& t) {
       const Tensor nats = CtcNats(torch::log_softmax(t[0], 2), targets, frames, tokens);
       return Tensors{torch::where(nats.isinf(), torch::zeros_like(nats), nats)};
     };
     ExpectFusedEqualsPlain(operation, {Random({4, 131, classes}) * 2}, 1e-4);
-    // Infinite for lack of frames (the third) and because of a probability of 0 (the first).
+    // The loss is infinite for the third target, which has too few frames, and for the first, which
+    // contains a class of probability 0.
     Tensor p = torch::log_softmax(Random({4, 131, classes}), 2);
     p[0].select(1, targets[0][5].item<int64_t>()).fill_(-INFINITY);
     for (const torch::Dtype type : {torch::kFloat32, torch::kFloat64}) {

@@ -1,4 +1,4 @@
-// Score of masked keys.
+// The score that attention gives to masked keys.
 #ifndef LINNET_OPS_LOWEST_SCORE_H_
 #define LINNET_OPS_LOWEST_SCORE_H_
 
@@ -8,7 +8,7 @@
 
 namespace linnet::ops {
 
-// The lowest finite number of `type`; for double, fp32's.
+// The lowest finite number of `type`; for double, that of fp32.
 inline double LowestScore(torch::ScalarType type) {
   if (type == torch::kHalf) return std::numeric_limits<c10::Half>::lowest();
   if (type == torch::kBFloat16) return std::numeric_limits<c10::BFloat16>::lowest();

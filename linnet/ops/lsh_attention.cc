@@ -17,8 +17,8 @@ namespace {
 
 using torch::Tensor;
 
-// Added to the score of a position's own key: low enough that this key counts only if there is no
-// other, but above the score of masked keys.
+// A number to add to the score of a position's own key: so low that this key counts only if there
+// is no other key, but above the score of masked keys.
 double Self(torch::ScalarType type) { return std::max(-1e5, LowestScore(type) / 2); }
 
 // The sequences, sorted and cut into chunks by one round. B = N H sequences, C chunks per sequence,
@@ -36,8 +36,8 @@ class Chunks {
   Tensor Cut(const Tensor& x) const {
     return x.gather(1, order_.unsqueeze(2).expand({-1, -1, x.size(2)})).unflatten(1, {-1, chunk_});
   }
-  // [B, C, c, dim] -> [B, C, 2 c, dim]: each chunk preceded by the one before it; chunk 0 by
-  // `fill`.
+  // [B, C, c, dim] -> [B, C, 2 c, dim]: the previous chunk, then the chunk itself. Chunk 0 is
+  // preceded by values of `fill`.
   static Tensor LookBack(const Tensor& x, double fill) {
     const Tensor before =
         torch::cat({torch::full_like(x.narrow(1, 0, 1), fill), x.narrow(1, 0, x.size(1) - 1)}, 1);
@@ -59,7 +59,7 @@ class Chunks {
   Tensor places_;
 };
 
-// x [B, L] at positions [B, C, c]; unspecified for -1.
+// Gathers x [B, L] at positions [B, C, c]; the result at position -1 is unspecified.
 Tensor At(const Tensor& x, const Tensor& positions) {
   return x.gather(1, positions.clamp_min(0).flatten(1)).view_as(positions);
 }
@@ -94,7 +94,7 @@ Tensor Plain(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths, cons
   const Tensor valid = Valid(q_in, lengths, padding);
   const double scale = 1 / std::sqrt(static_cast<double>(q.size(2)));
 
-  // Invalid positions go into an extra bucket after all others: [rounds, B, padded L].
+  // Padding goes into an extra bucket after all others: [rounds, B, padded L].
   const Tensor buckets =
       torch::constant_pad_nd(LshBuckets(q_in, planes, options.buckets), {0, padding})
           .flatten(1, 2)
@@ -111,8 +111,8 @@ Tensor Plain(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths, cons
     const Tensor queries = chunks.queries.unsqueeze(3), keys = chunks.keys.unsqueeze(2);
     Tensor rule = (keys >= 0).logical_and(At(valid, chunks.keys).unsqueeze(2));
     if (options.causal) rule = rule.logical_and(keys <= queries);
-    // Number of rounds in which the query can attend to the key: it is in the same bucket, and in
-    // the same chunk or the one before.
+    // times: the number of rounds in which the query can attend to the key, because the key is in
+    // the query's bucket, and in its chunk or the previous one.
     Tensor times, visible;
     for (int64_t r = 0; r < rounds; ++r) {
       const auto differ = [&](const Tensor& x) {

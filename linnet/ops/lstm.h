@@ -13,9 +13,9 @@ namespace linnet::ops {
 
 // x [N, L, in], weights [4 H, in] and [4 H, H], biases [4 H] (gates i, f, g, o, as in PyTorch) ->
 // [N, L, H]. `lengths` int64 [N]: positions from lengths[n] on are not read, and their outputs are
-// zeros. `backward` visits the positions from lengths[n] - 1 down to 0. Runs the fused kernel in
-// fp32 on the CPU, differentiable once; elsewhere libtorch's operations, step by step. Throws
-// InputError on shapes that do not match.
+// zeros. If `backward`, visits the positions from lengths[n] - 1 down to 0. In fp32 on the CPU,
+// runs the fused kernel (first derivatives only); elsewhere libtorch's operations, step by step.
+// Throws InputError on shapes that do not match.
 torch::Tensor Lstm(const torch::Tensor& x, const torch::Tensor& w_ih, const torch::Tensor& w_hh,
                    const torch::Tensor& b_ih, const torch::Tensor& b_hh,
                    const torch::Tensor& lengths, bool backward);

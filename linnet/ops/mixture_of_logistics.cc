@@ -20,8 +20,8 @@ Tensor Plain(const Tensor& logits, const Tensor& bytes) {
   const Tensor inverse_scale = torch::exp(-log_scale);
   const Tensor upper = inverse_scale * (centered + 1.0 / 255);
   const Tensor lower = inverse_scale * (centered - 1.0 / 255);
-  // sigmoid(upper) - sigmoid(lower) as (1 - exp(lower - upper)) sigmoid(upper) sigmoid(-lower), which
-  // loses no precision in the tails.
+  // sigmoid(upper) - sigmoid(lower) as (1 - exp(lower - upper)) sigmoid(upper) sigmoid(-lower),
+  // which loses no precision in the tails.
   Tensor log_mass = torch::log(-torch::expm1(-2.0 / 255 * inverse_scale)) -
                     torch::softplus(-upper) - torch::softplus(lower);
   log_mass = torch::where(byte == 0, upper - torch::softplus(upper), log_mass);

@@ -1,5 +1,5 @@
-// Queries, keys and values in bf16, for attention on a GPU by kernels that read bf16 and accumulate
-// in fp32. Project() (layer_rows.h) takes the bf16 output of such an attention.
+// Projections to queries, keys and values in bf16, for attention kernels on a GPU that read bf16
+// and accumulate in fp32. Project() (layer_rows.h) takes the bf16 output of such an attention.
 //
 //   if (x.is_cuda() && CausalLinearHasGpuKernels(dim, value_dim)) {
 //     qkv = NarrowLinears(x, {wq, wk, wv}, {bq, bk, bv});
@@ -16,8 +16,8 @@
 
 namespace linnet::ops {
 
-// Linears() in bf16 by libtorch's operations, on any device, with bf16 results: x in fp32 or bf16,
-// weights and biases in fp32; the biases are rounded too.
+// Linears() with bf16 products and bf16 results, by libtorch's operations on any device. x is fp32
+// or bf16; weights and biases are fp32 and are rounded to bf16.
 std::vector<torch::Tensor> NarrowLinears(const torch::Tensor& x,
                                          const std::vector<torch::Tensor>& weights,
                                          const std::vector<torch::Tensor>& biases,
@@ -27,8 +27,8 @@ std::vector<torch::Tensor> NarrowLinears(const torch::Tensor& x,
 // elements per head.
 bool CausalLinearHasGpuKernels(int64_t dim, int64_t value_dim);
 
-// Whether softmax attention has GPU kernels: libtorch's, for calls without `lengths`, `hidden`,
-// `window` and shared key heads.
+// Whether SoftmaxAttention() has GPU kernels. They are libtorch's, for calls without `lengths`,
+// `hidden`, `window`, `offset` and shared key heads.
 inline constexpr bool kSoftmaxHasGpuKernels = TORCH_VERSION_MAJOR >= 2;
 
 }  // namespace linnet::ops

@@ -33,8 +33,8 @@ double RelativeOff(const Tensor& got, const Tensor& want) {
          std::max(want.abs().max().item<double>(), kLeast);
 }
 
-// Calls run(inputs, index) on the GPU in `dtype` and on the CPU in double, with `index` on the same
-// device. Compares all outputs, and the gradients of their sum with random weights.
+// Calls run(inputs, index) on the GPU in `dtype` and on the CPU in double, with `index` on the
+// device of the inputs. Compares all outputs, and the gradients of their randomly weighted sum.
 template <class Run>
 void ExpectSame(const Tensors& x, const Tensor& index, torch::Dtype dtype, double tolerance,
                 const std::string& what, const Run& run) {
@@ -150,8 +150,8 @@ TEST_F(OnGpu, Rows) {
                                    activation == kernels::Activation::kRelu ? " relu" : " gelu",
                                    normed ? " normed, " : ", ", length);
           // In bf16, some hidden elements near 0 (a few in 10,000) change sign, and with it relu's
-          // derivative. Each changes one row of a weight's gradient by one term: by 4% with 150
-          // rows of input, while rounding alone changes it by 0.2%.
+          // derivative. Each such element changes one row of a weight's gradient by one term: by 4%
+          // with 150 rows of input. Rounding alone changes the gradient by 0.2%.
           const bool relu = activation == kernels::Activation::kRelu;
           if (relu && length == 1 && precision == Precision::kBf16) continue;
           const double tolerance = precision == Precision::kFp32 ? 1e-4 : relu ? 0.1 : 0.03;
@@ -172,8 +172,8 @@ TEST_F(OnGpu, Rows) {
   }
 }
 
-// An attention layer in bf16, with queries, keys and values from one product, against the same
-// layer in double, without rounding to bf16.
+// An attention layer in bf16, which computes queries, keys and values in one product, against the
+// same layer in double without rounding to bf16.
 TEST_F(OnGpu, NarrowAttention) {
   for (const bool softmax : {false, true}) {
     const int64_t heads = 4, length = 150;
@@ -184,7 +184,7 @@ TEST_F(OnGpu, NarrowAttention) {
     }
     ExpectSame(x, {}, torch::kFloat32, 0.05, softmax ? "softmax" : "linear",
                [&](const Tensors& t, const Tensor&) {
-                 // Softmax does not depend on the keys' bias: its gradient is only rounding error.
+                 // Softmax ignores the keys' bias: that bias's gradient is only rounding error.
                  const Tensor key_bias = softmax ? t[4].detach() + 0 * t[4] : t[4];
                  const Tensors weights = {t[1], t[3], t[5]}, biases = {t[2], key_bias, t[6]};
                  const bool there = t[0].is_cuda();

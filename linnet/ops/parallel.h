@@ -1,4 +1,4 @@
-// libtorch's threads as a ParallelFor for kernels, so that no second pool competes with them.
+// Runs kernels on libtorch's threads, so that no second thread pool competes with libtorch's.
 #ifndef LINNET_OPS_PARALLEL_H_
 #define LINNET_OPS_PARALLEL_H_
 
@@ -14,7 +14,7 @@ inline void AtParallelFor(size_t count, RangeBody body) {
   });
 }
 
-// Number of scratch slots: one for each thread.
+// Number of slots (shares of the work, each with its own scratch memory): one for each thread.
 inline size_t AtSlots() { return static_cast<size_t>(at::get_num_threads()); }
 
 }  // namespace linnet::ops

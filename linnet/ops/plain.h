@@ -1,8 +1,9 @@
-// Every operation here has two forms: a fused one over kernels/, for fp32 (linear attention: also
-// bf16) on the CPU, and a plain one composed of libtorch's own operations, for any device and type.
-// Causal linear attention has a third one over kernels/cuda, for fp32 and bf16 on a GPU; the rows
-// of layer_rows.h in bf16 use kernels/cuda for norms and sums there. Device and type of the tensors
-// decide which form runs; tests and benchmarks can request the plain one.
+// Every operation in ops/ has two forms. The fused form runs a kernel of kernels/, for fp32 (linear
+// attention: also bf16) on the CPU. The plain form is composed of unfused libtorch operations, for
+// any device and type. Causal linear attention has a third form over kernels/cuda, for fp32 and
+// bf16 on a GPU; the plain form of layer_rows.h in bf16 uses kernels/cuda for norms and sums on a
+// GPU. The device and type of the tensors select the form; tests and benchmarks can request the
+// plain form.
 //
 //   const Tensor fused = Linear(x, weight, bias, Precision::kFp32);
 //   PlainGuard plain;
@@ -14,7 +15,7 @@
 
 namespace linnet::ops {
 
-// While a PlainGuard lives, this thread's operations run in their plain form.
+// While a PlainGuard exists, the operations of its thread run in their plain form.
 class PlainGuard {
  public:
   PlainGuard() : before_(asked_) { asked_ = true; }
@@ -29,7 +30,7 @@ class PlainGuard {
   bool before_;
 };
 
-// A build that has only libtorch (docs/gpu.md) contains the plain forms alone.
+// A plain-only build (docs/gpu.md) needs only libtorch and has no fused forms.
 #ifdef LINNET_PLAIN
 inline constexpr bool kHasFused = false;
 #else
@@ -42,20 +43,20 @@ inline bool Fused(const torch::Tensor& x) {
          !PlainGuard::asked();
 }
 
-// The same for (causal) linear attention over x, whose kernels also take bf16.
+// The same for linear and causal linear attention, whose kernels also take bf16.
 inline bool FusedAttention(const torch::Tensor& x) {
   return Fused(x) || (kHasFused && x.device().is_cpu() && x.scalar_type() == torch::kBFloat16 &&
                       x.numel() > 0 && !PlainGuard::asked());
 }
 
-// A build with kernels/cuda (option LINNET_CUDA).
+// Whether the build has kernels/cuda (option LINNET_CUDA).
 #ifdef LINNET_CUDA
 inline constexpr bool kHasCuda = true;
 #else
 inline constexpr bool kHasCuda = false;
 #endif
 
-// Whether an operation on x can run its kernel of kernels/cuda.
+// Whether an operation that has a kernel in kernels/cuda can run it on x.
 inline bool CudaAttention(const torch::Tensor& x) {
   return kHasCuda && x.is_cuda() && x.numel() > 0 && !PlainGuard::asked() &&
          (x.scalar_type() == torch::kFloat32 || x.scalar_type() == torch::kBFloat16);

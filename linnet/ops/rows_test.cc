@@ -20,7 +20,7 @@ namespace {
 
 using torch::Tensor;
 
-// The fused form in fp32 against the plain one (libtorch's conv1d) in double: output and gradients.
+// Output and gradients of the fused form in fp32 against the plain form (conv1d) in double.
 TEST(DepthwiseConvolution, FusedEqualsPlain) {
   torch::manual_seed(1);
   const Tensor some = torch::tensor({int64_t{11}, int64_t{0}, int64_t{5}});
@@ -75,7 +75,7 @@ TEST(DepthwiseConvolution, RefusesInvalidArguments) {
   EXPECT_THROW(DepthwiseConvolution(x[0], torch::randn({3, 4}), b, {}, true), Error);
 }
 
-// Output and all gradients of both directions, fused in fp32 against plain in double.
+// Output and gradients of both directions: the fused form in fp32 against the plain form in double.
 TEST(Lstm, FusedEqualsPlain) {
   torch::manual_seed(2);
   for (const int64_t length : {1, 9}) {

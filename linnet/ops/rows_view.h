@@ -18,13 +18,14 @@ inline torch::Tensor DenseRows(const torch::Tensor& x) {
   return x.stride(-1) == 1 ? x : x.contiguous();
 }
 
-// T is float or kernels::BFloat16, const or not; x must have that type.
+// x [N, L, H, dim], dense along its last axis, as a kernel argument. T is the type of x, float or
+// kernels::BFloat16, const or not.
 template <typename T>
 kernels::Strided<T> View(const torch::Tensor& x) {
   return {static_cast<T*>(x.data_ptr()), x.stride(0), x.stride(1), x.stride(2)};
 }
 
-// Calls body(element) with a float or kernels::BFloat16, depending on the type of x.
+// Calls body(T()), where T is the type of x: kernels::BFloat16 or float.
 template <class Body>
 void ForElement(const torch::Tensor& x, const Body& body) {
   if (x.scalar_type() == torch::kBFloat16) {
@@ -56,14 +57,14 @@ class ThreadScratch {
   torch::Tensor memory_;
 };
 
-// For autograd an absent tensor must be nullopt: autograd queries the device of an undefined
-// tensor.
+// Returns x, or nullopt if x is undefined. An autograd function takes absent tensors as nullopt,
+// because autograd queries the device of each tensor, and an undefined tensor has none.
 inline c10::optional<torch::Tensor> OptionalOf(const torch::Tensor& x) {
   return x.defined() ? c10::optional<torch::Tensor>(x) : c10::nullopt;
 }
 
-// A kernel's gradients have no history. With create_graph they would silently contribute zero to a
-// second derivative, so this throws.
+// For the backward of a kernel: throws with create_graph. A kernel's gradients have no autograd
+// history, so they would silently contribute zero to second derivatives.
 inline void RefuseSecondDerivative(const char* operation) {
   if (torch::GradMode::is_enabled()) {
     throw InputError(operation,

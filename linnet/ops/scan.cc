@@ -30,7 +30,8 @@ void Require(const char* name, const Tensor& x, const Tensor& like, at::IntArray
 void Check(const ScanInputs& in, const ScanOptions& options, const Tensor& lengths,
            const Tensor& state) {
   const Tensor &q = in.q, &v = in.v;
-  if (options.normalize) throw InputError("scan: the operation has no normalizer");
+  if (options.normalize)
+    throw InputError("scan: options.normalize is not supported; set it to false");
   if (!q.defined() || !v.defined() || q.dim() != 4 || v.dim() != 4 || q.size(1) == 0 ||
       q.size(2) == 0 || q.size(3) == 0 || v.size(3) == 0 || v.size(2) % q.size(2) != 0) {
     throw InputError(
@@ -53,8 +54,8 @@ void Check(const ScanInputs& in, const ScanOptions& options, const Tensor& lengt
   CheckLengths("scan", lengths, q, /*dense=*/true);
 }
 
-// x [N, L, ...] with zeros at positions >= lengths[n]: inputs of zero leave the state as it is, in
-// every kind of write. Filled, not multiplied by 0: these positions may hold NaN.
+// x [N, L, ...] with zeros at positions >= lengths[n]: with zero inputs, no kind of write changes
+// the state. Fills with 0 instead of multiplying, because these positions may hold NaN.
 Tensor Seen(const Tensor& x, const Tensor& lengths) {
   if (!x.defined() || !lengths.defined()) return x;
   const Tensor unseen = torch::arange(x.size(1), lengths.options()) >= lengths.unsqueeze(1);
@@ -75,9 +76,9 @@ Tensor Plain(const ScanInputs& in, const ScanOptions& options, const Tensor& len
   Tensor s = state.defined()
                  ? state
                  : torch::zeros({v.size(0), v.size(2), q.size(3), v.size(3)}, v.options());
-  // Vectors of position t as columns [N, H, width, 1] and rows [N, H, 1, width].
   std::vector<Tensor> out;
   for (int64_t t = 0; t < length; ++t) {
+    // The vectors of position t as columns [N, H, width, 1] and rows [N, H, 1, width].
     const auto column = [&](const Tensor& x) { return x.select(1, t).unsqueeze(3); };
     const auto row = [&](const Tensor& x) { return x.select(1, t).unsqueeze(2); };
     const Tensor p = g.defined() ? column(g) * s : s;

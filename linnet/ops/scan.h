@@ -5,7 +5,8 @@
 //                                      .write = kernels::ScanWrite::kDelta, .scale = 0.18f};
 //   torch::Tensor out = ops::Scan({.q = q, .k = k, .v = v, .decay = g, .erase = beta}, options);
 //
-// A long sequence in pieces; gradients flow back from each piece through all earlier ones:
+// A long sequence can be processed in pieces, that is, in consecutive ranges of positions.
+// Gradients flow back from each piece through all earlier pieces:
 //
 //   torch::Tensor state;                               // undefined: zeros
 //   for (const Piece& piece : pieces) out = ops::Scan(piece, options, {}, state);
@@ -18,31 +19,32 @@
 
 namespace linnet::ops {
 
-// The tensors that the options use; the others are undefined.
+// The inputs of a scan. Tensors that the options do not use may be undefined.
 struct ScanInputs {
-  torch::Tensor q = {}, k = {};  // [N, L, H / group, D]: head h reads head h / group
+  torch::Tensor q = {}, k = {};  // [N, L, H / group, D]: head h of v reads head h / group
   torch::Tensor v = {};          // [N, L, H, M]
-  torch::Tensor decay = {};  // natural logarithms, <= 0. kHead: [N, L, H, 1]; kKey: [N, L, H, D]
-  torch::Tensor erase = {}, write = {};  // [N, L, H, width] of kernels/scan.h
+  // Natural logarithms of the decays, <= 0. ScanDecay::kHead: [N, L, H, 1]; kKey: [N, L, H, D].
+  torch::Tensor decay = {};
+  torch::Tensor erase = {}, write = {};  // [N, L, H, width]; kernels/scan.h lists the widths
 };
 
-// Returns out [N, L, H, M]. Inputs may have any strides (a last axis that is not dense is copied);
-// L, D, M >= 1. Runs the fused kernel in fp32 on the CPU, differentiable once; elsewhere the plain
-// form, position by position.
+// Returns out [N, L, H, M]. Inputs may have any strides (a tensor whose last axis is not dense is
+// copied); L, D, M >= 1. In fp32 on the CPU, runs the fused kernel (first derivatives only);
+// elsewhere the plain form: libtorch operations, position by position.
 //
-// `lengths` is undefined or a dense int64 [N]: positions >= lengths[n] change nothing, whatever
-// their keys, values and gates hold; outputs there read the last state. Throws InputError on
-// options.normalize, and on tensors that do not match each other or the options.
+// `lengths` is undefined or a dense int64 [N]: positions >= lengths[n] do not change the state,
+// whatever their keys, values and gates hold, and their outputs read the last state. Throws
+// InputError on options.normalize, and on tensors that do not match each other or the options.
 torch::Tensor Scan(const ScanInputs& in, const kernels::ScanOptions& options,
                    const torch::Tensor& lengths = {});
 
-// One piece of a longer sequence: begins with `state` [N, H, D, M] (undefined: zeros) and replaces
-// it by the state after the piece. Does not write to the given tensor.
+// Scans one piece of a longer sequence. Starts from `state` [N, H, D, M] (undefined: zeros) and
+// replaces it by the state after the piece, without writing to the old state's tensor.
 torch::Tensor Scan(const ScanInputs& in, const kernels::ScanOptions& options,
                    const torch::Tensor& lengths, torch::Tensor& state);
 
 // The elementwise scan: out_t = h_t = e^g_t h_{t-1} + x_t for each channel. x, g and out
-// [N, L, C], with L, C >= 1; state [N, C], `lengths` and forms as above.
+// [N, L, C], with L, C >= 1; state [N, C]. `lengths` and forms are those of Scan().
 torch::Tensor ChannelScan(const torch::Tensor& x, const torch::Tensor& g,
                           const torch::Tensor& lengths = {});
 torch::Tensor ChannelScan(const torch::Tensor& x, const torch::Tensor& g,

@@ -1,4 +1,5 @@
-// Gated recurrences: fused against plain, plain against finite differences, states, pieces, masks.
+// Gated recurrences: the fused form against the plain form, the plain form against finite
+// differences, states, pieces, masks.
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/utils.h>
@@ -50,7 +51,8 @@ Tensors Draw(const Case& c, const ScanOptions& options) {
           Random({c.n, c.h, c.d, c.m})};
 }
 
-// Keys have the norm 1 and strengths lie in (0, 1), so that states stay bounded.
+// Turns random tensors into inputs whose states stay bounded: keys of norm 1, decays of at most 1
+// and strengths in (0, 1).
 ScanInputs Bounded(const Tensors& t, const ScanOptions& options) {
   const Tensor norm = (t[1].square().sum(3, true) + 1e-3).sqrt(), k = t[1] / norm;
   ScanInputs in{t[0], k, t[2], -t[3].abs(), t[4].sigmoid(), t[5].sigmoid()};
@@ -61,7 +63,7 @@ ScanInputs Bounded(const Tensors& t, const ScanOptions& options) {
   return in;
 }
 
-// Only the tensors that the options use.
+// Selects the tensors that the options use, and the initial state if `begun`.
 Tensors Used(const Tensors& t, const ScanOptions& options, bool begun) {
   Tensors used = {t[0], t[1], t[2]};
   if (options.decay != ScanDecay::kNone) used.push_back(t[3]);
@@ -70,6 +72,7 @@ Tensors Used(const Tensors& t, const ScanOptions& options, bool begun) {
   if (begun) used.push_back(t[6]);
   return used;
 }
+// The inverse of Used(): `all`, in the type of `used`, with the selected tensors from `used`.
 Tensors Filled(const Tensors& used, const Tensors& all, const ScanOptions& options, bool begun) {
   Tensors t;
   size_t next = 3;
@@ -103,7 +106,7 @@ TEST(Scan, FusedEqualsPlainAndDifferences) {
   }
 }
 
-// Outputs, final states and gradients of a sequence in pieces equal those of the whole.
+// Outputs, final states and gradients of a sequence in pieces equal those of the whole sequence.
 TEST(Scan, PiecesEqualTheWhole) {
   torch::manual_seed(4);
   const Case c{2, 203, 2, 8, 12};
@@ -188,7 +191,8 @@ TEST(Scan, DoesNotWriteToTheStateGiven) {
   EXPECT_FALSE(torch::equal(state, h_before));
 }
 
-// Inputs x, g and, if begun, a state. x is strided: a slice of a tensor with twice the channels.
+// The inputs are x, g and, if `begun`, a state. x is strided, a slice of a tensor with twice the
+// channels.
 TEST(ChannelScan, FusedEqualsPlainAndDifferences) {
   torch::manual_seed(6);
   for (const std::vector<int64_t>& shape :
@@ -216,7 +220,7 @@ TEST(ChannelScan, FusedEqualsPlainAndDifferences) {
   }
 }
 
-// Outputs and gradients of a sequence in pieces equal those of the whole.
+// Outputs and gradients of a sequence in pieces equal those of the whole sequence.
 TEST(ChannelScan, PiecesEqualTheWhole) {
   torch::manual_seed(7);
   const Tensor lengths = torch::tensor({int64_t{90}, int64_t{130}});

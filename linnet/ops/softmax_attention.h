@@ -3,7 +3,7 @@
 //   torch::Tensor out = ops::SoftmaxAttention(q, k, v, {.causal = true});
 //   out.sum().backward();
 //
-// A piece of a longer sequence, over all keys and values so far:
+// One piece of a longer sequence, with the keys and values of all positions so far:
 //
 //   out = ops::SoftmaxAttention(q, keys, values, {.causal = true, .offset = before});
 #ifndef LINNET_OPS_SOFTMAX_ATTENTION_H_
@@ -17,24 +17,25 @@ namespace linnet::ops {
 
 struct SoftmaxAttentionOptions {
   bool causal = false;  // query i attends to the keys 0 .. i + offset
-  int64_t offset = 0;   // keys before the first query; read only if `causal`
-  // Number of keys that query i attends to, the last being i + offset; 0: all. Only if `causal`.
+  int64_t offset = 0;   // number of keys before query 0; read only if `causal`
+  // If not 0, query i attends to the last `window` of the keys 0 .. i + offset. Only if `causal`.
   int64_t window = 0;
   // Undefined, or int64 [N]: keys at positions >= lengths[n] are masked out, whatever they and
   // their values hold.
   torch::Tensor lengths = {};
-  // Undefined, or bool, broadcastable to [N, H, L, S]: true masks a key out.
+  // Undefined, or bool, broadcastable to [N, H, L, S]: true masks a key out for a query.
   torch::Tensor hidden = {};
   std::optional<double> scale = {};  // factor of q . k; default 1 / sqrt(D)
 };
 
 // softmax(scale q k^T) v over the keys that are not masked out (the paper's equation 2):
-// q [N, L, H, D], k [N, S, G, D], v [N, S, G, M] -> [N, L, H, M], any strides (a last axis that is
-// not dense is copied); D, M >= 1. Head h of q reads head h / (H / G) of k and v. A query without
-// keys has an output and a gradient of 0. In fp32 on the CPU and without `hidden`, runs the fused
-// kernel: its memory does not grow with L x S, and it is differentiable once. On a GPU, runs
-// libtorch's fused attention where it supports the call. Elsewhere runs the plain form, which
-// materializes the scores. Throws InputError on shapes that do not match.
+// q [N, L, H, D], k [N, S, G, D], v [N, S, G, M] -> [N, L, H, M], any strides (a tensor whose last
+// axis is not dense is copied); D, M >= 1. Head h of q reads head h / (H / G) of k and v. A query
+// without keys has an output and a gradient of 0. In fp32 on the CPU and without `hidden`, runs the
+// fused kernel, whose memory does not grow with L x S, and which has first derivatives only. On a
+// GPU, runs libtorch's fused attention if that supports the call. Otherwise runs the plain form
+// (unfused libtorch operations), which materializes the scores. Throws InputError on shapes that do
+// not match.
 torch::Tensor SoftmaxAttention(const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const SoftmaxAttentionOptions& options = {});
 

@@ -22,7 +22,7 @@ using Tensors = std::vector<torch::Tensor>;
 // The operation under test: a function of differentiable inputs.
 using Operation = std::function<Tensors(const Tensors&)>;
 
-// Whether this processor multiplies bf16.
+// Whether this processor has bf16 products.
 inline bool HasBf16() {
   try {
     return PrecisionNamed("bf16") == Precision::kBf16;
@@ -60,7 +60,7 @@ inline double RelativeOff(const torch::Tensor& got, const torch::Tensor& want) {
   return (got.to(torch::kDouble) - want).abs().max().item<double>() / (size > 0 ? size : 1);
 }
 
-// Outputs and gradients: the fused form in fp32 against the plain one in double.
+// Compares outputs and gradients of the fused form (fp32) with those of the plain form (double).
 inline void ExpectFusedEqualsPlain(const Operation& operation, const Tensors& x, double tolerance) {
   const Tensors fused = Leaves(x, torch::kFloat32), plain = Leaves(x, torch::kDouble);
   const Tensors got = operation(fused), want = operation(plain);
@@ -82,7 +82,7 @@ inline void ExpectFusedEqualsPlain(const Operation& operation, const Tensors& x,
   for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(torch::equal(again[i], got[i]));
 }
 
-// The plain form's gradients against central differences, all in double.
+// Compares the plain form's gradients with central differences, all in double.
 inline void ExpectGradientsMatchDifferences(const Operation& operation, const Tensors& x) {
   const Tensors leaves = Leaves(x, torch::kDouble);
   const Tensors out = operation(leaves);
@@ -104,14 +104,14 @@ inline void ExpectGradientsMatchDifferences(const Operation& operation, const Te
   }
 }
 
-// Both comparisons; finite differences only for small problems.
+// Runs both comparisons above; finite differences only if `small`.
 inline void Check(const Operation& operation, const Tensors& x, bool small) {
   ExpectFusedEqualsPlain(operation, x, 1e-5);
   if (small) ExpectGradientsMatchDifferences(operation, x);
 }
 
 inline torch::Tensor Random(at::IntArrayRef shape) { return torch::randn(shape); }
-// Weights that preserve the scale of their input.
+// A random weight [out, in] whose product has about the scale of its input.
 inline torch::Tensor Weight(int64_t out, int64_t in) {
   return torch::randn({out, in}) / std::sqrt(static_cast<double>(in));
 }

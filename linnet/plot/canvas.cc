@@ -62,7 +62,7 @@ Canvas::Canvas(double width, double height, double scale, const std::string& pat
       cairo_(cairo_create(surface_.get()), cairo_destroy) {
   Check();
   if (!IsSvg(path)) cairo_scale(cairo(), scale, scale);
-  // Text widths independent of the scale, so that PNG and SVG have the same layout.
+  // Makes text widths independent of the scale, so that PNG and SVG have the same layout.
   const std::unique_ptr<cairo_font_options_t, decltype(&cairo_font_options_destroy)> options(
       cairo_font_options_create(), cairo_font_options_destroy);
   cairo_font_options_set_hint_metrics(options.get(), CAIRO_HINT_METRICS_OFF);

@@ -26,7 +26,7 @@ struct TextStyle {
   bool bold = false;
   Align align = Align::kLeft;
   bool upwards = false;  // rotated by 90 degrees, read from bottom to top
-  // A longer text keeps both ends, with an ellipsis between them.
+  // A wider text keeps both ends, with an ellipsis between them.
   double most_width = std::numeric_limits<double>::infinity();
 };
 
@@ -41,12 +41,12 @@ class Canvas {
   cairo_t* cairo() const { return cairo_.get(); }
   void SetColor(Color color, double opacity = 1);
 
-  // Draws text with its baseline at y. style.align says whether it starts at x, is centered there
-  // or ends there.
+  // Draws text with its baseline at y. style.align says whether it starts at x, is centered at x or
+  // ends at x.
   void Text(double x, double y, const std::string& text, const TextStyle& style);
   double TextWidth(const std::string& text, double size, bool bold = false);
 
-  // The file's bytes. Call it once, last.
+  // Returns the file's bytes. Call it once, after all drawing.
   std::string Encode();
 
  private:
@@ -56,7 +56,7 @@ class Canvas {
 
   std::string path_;
   int pixel_width_ = 0, pixel_height_ = 0;
-  std::string svg_;  // output of Cairo; must outlive the surface, which writes until destroyed
+  std::string svg_;  // Cairo's output. Must outlive the surface, which writes here until destroyed
   std::unique_ptr<cairo_surface_t, decltype(&cairo_surface_destroy)> surface_;
   std::unique_ptr<cairo_t, decltype(&cairo_destroy)> cairo_;
 };

@@ -18,7 +18,7 @@ const std::string kValidation = "validation_";
 constexpr size_t kSmoothPoints = 50;
 constexpr size_t kMostSmooth = 101;
 
-// Metrics that every training records, whatever the task.
+// Whether every training records the metric, whatever its task.
 bool IsOfEveryTask(const std::string& name) { return name == "lr" || name == "tokens_per_second"; }
 
 // The axis label of a metric such as "validation_bits_per_dim".
@@ -46,7 +46,7 @@ TimeUnit UnitFor(double longest) {
   return {"days", 86400};
 }
 
-// The part of the track between options.from and options.to, as a series.
+// The part of the track between options.from and options.to, as a series with x in `unit`.
 Series Between(const Track& track, const CurveOptions& options, double unit) {
   Series series;
   const std::vector<double>& x = options.time ? track.seconds : track.step;
@@ -164,7 +164,7 @@ Figure RunCurves(const std::vector<RunLog>& runs, const CurveOptions& options) {
     plot.x = {.label = options.time ? StrCat("training time (", unit.name, ")") : "step",
               .log = options.log_x};
     plot.y = {.label = AxisLabel(metric), .log = options.log_y};
-    plot.legend = figure.panels.size() == 1;  // the colors of the first panel hold for all
+    plot.legend = figure.panels.size() == 1;  // first panel only: all panels share its colors
     for (size_t i = 0; i < runs.size(); ++i) {
       const auto [training, validation] = Find(runs[i], metric);
       const auto add = [&](const Track& track, bool behind) -> Series& {

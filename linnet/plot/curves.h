@@ -25,13 +25,13 @@ struct CurveOptions {
   std::string title = {};
 };
 
-// Draws metric X of training as a faint line behind validation_X, or alone if a run has no
-// validation. Throws InputError for a metric that a run does not have, and if the range holds no
-// data.
+// For a metric X, draws the training's values as a faint line behind validation_X or, if a run has
+// no validation_X, as a normal line. Throws InputError for a metric that a run does not have, and
+// if the range holds no data.
 Figure RunCurves(const std::vector<RunLog>& runs, const CurveOptions& options);
 
-// The main metric of a run: the first training metric that is specific to its task, else the first
-// such validation metric, else the first metric.
+// Returns the main metric of a run: the first training metric that is specific to the run's task,
+// else the first such validation metric, else the first metric.
 std::string MainMetric(const RunLog& run);
 
 // The metrics of a run for error messages: "bits_per_dim, lr".
@@ -40,8 +40,8 @@ std::string MetricNames(const RunLog& run);
 // Labels for runs: the shortest trailing parts of their paths that tell the runs apart.
 std::vector<std::string> ShortLabels(const std::vector<std::string>& runs);
 
-// The moving mean over `window` values. The window shrinks on both sides at the start, only on the
-// right at the end; a NaN ends one stretch of values and starts another.
+// The moving mean over `window` values. At the start the window shrinks on both sides, at the end
+// only on the right. The stretches between NaNs are smoothed separately.
 std::vector<double> Smooth(const std::vector<double>& values, size_t window);
 
 }  // namespace linnet::plot

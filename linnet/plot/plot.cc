@@ -179,7 +179,7 @@ class Panel {
     frame_.left =
         box.left + (plot_.y.label.empty() ? 0 : 1.7 * kAxisLabelSize) + y_tick_width_ + kTickGap;
     frame_.right = box.right;
-    // Half of the last tick label may extend beyond the frame.
+    // The last tick label may extend beyond the frame. Shrinks the frame so that it fits the box.
     for (int round = 0; round < 2; ++round) {
       FindXTicks();
       double right = box.right;
@@ -195,7 +195,7 @@ class Panel {
   }
   double Width(const Tick& tick) const { return canvas_.TextWidth(tick.label, kTickSize); }
 
-  // As many ticks as fit without overlapping labels.
+  // Finds as many ticks as fit without overlapping labels.
   void FindXTicks() {
     for (size_t most = Room(frame_.width(), plot_.x.log ? kLogXLabelRoom : kXLabelRoom); most >= 2;
          --most) {
@@ -212,7 +212,7 @@ class Panel {
     }
   }
 
-  // The lines of each series in pixels of the current frame.
+  // Returns the lines of each series, in pixels of the current frame.
   Traces Trace() const {
     Traces traces;
     for (const Series& series : plot_.series) {
@@ -297,7 +297,7 @@ class Panel {
     cairo_set_line_width(cr_, series.faint ? kFaintWidth : kLineWidth);
     cairo_set_line_join(cr_, CAIRO_LINE_JOIN_ROUND);
     cairo_set_line_cap(cr_, CAIRO_LINE_CAP_ROUND);
-    // Dashes by pass through the palette; the first is solid. Guide lines use the third pattern.
+    // Dash patterns, one per pass through the palette (the first is solid). Guide lines: the third.
     constexpr double kDashes[][2] = {{0, 0}, {9, 6}, {1, 5}, {16, 6}};
     const size_t pass = static_cast<size_t>(colors_[i]) / look_.palette.size();
     const auto& dashes = kDashes[series.dotted ? 2 : (pass + series.dashed) % std::size(kDashes)];
@@ -339,7 +339,7 @@ class Panel {
       cairo_clip(cr_);
       cairo_new_path(cr_);
       for (const Stretch& stretch : stretches) {
-        if (stretch.size() < 2) continue;  // a marker, see below
+        if (stretch.size() < 2) continue;  // drawn as a marker below
         for (const Point& p : stretch) {
           (&p == &stretch.front() ? cairo_move_to : cairo_line_to)(cr_, p.x, p.y);
         }
@@ -371,7 +371,7 @@ class Panel {
     return std::min(most, width + kLegendSample + 8 + 2 * kLegendPadding);
   }
 
-  // The box of the legend in a corner without data, or an empty box if there is none.
+  // Returns a box for the legend in a corner without data, or an empty box if no corner is free.
   Box LegendInside(const Traces& traces) const {
     const double width = LegendWidth(std::numeric_limits<double>::infinity());
     const double height = kLegendRow * static_cast<double>(entries_.size()) + kLegendPadding;
@@ -434,7 +434,7 @@ class Panel {
   const Look& look_;
   Canvas& canvas_;
   cairo_t* cr_;
-  std::vector<int> colors_;      // per series: index into the palette, may exceed its size
+  std::vector<int> colors_;      // per series: palette index; it may exceed the palette's size
   std::vector<size_t> entries_;  // series in the legend
   Range x_range_, y_range_;
   Box frame_;

@@ -41,7 +41,7 @@ struct Plot {
   std::string title = {};
   Axis x = {}, y = {};
   std::vector<Series> series = {};
-  bool legend = true;  // if series have labels: in an empty corner, else on the right
+  bool legend = true;  // shows labeled series: in an empty corner, else on the right
 };
 
 struct Figure {
@@ -53,9 +53,9 @@ struct Figure {
 // Throws InputError unless `path` ends in .png or .svg.
 void CheckFormat(const std::string& path);
 
-// The bytes of a PNG or SVG file, by the extension of `path`. Throws InputError for another
-// extension, a panel without data, too many panels or inconsistent fields; RuntimeError if no font
-// is installed.
+// Returns a PNG or SVG file as bytes; the extension of `path` selects the format. Throws InputError
+// for another extension, a panel without data, too many panels or inconsistent fields; RuntimeError
+// if no font is installed.
 std::string Encode(const Figure& figure, const std::string& path);
 
 // Writes the bytes of Encode() to the file, which is replaced atomically.

@@ -135,7 +135,7 @@ TEST(Draw, TheLegendAvoidsTheData) {
   plot.title = "";
   const Image outside = DrawPng({.panels = {plot}});
   EXPECT_GT(Count(outside, kBlue, 0.83, 0.9), 50);  // the legend's sample line
-  const auto top = [](const Image& image, int y) {  // last column of row y in the data's blue
+  const auto top = [](const Image& image, int y) {  // the last blue column of row y
     int last = 0;
     for (int x = 0; x < image.width; ++x) {
       const uint8_t* p = image.pixels.data() + 3 * (static_cast<size_t>(y) * image.width + x);

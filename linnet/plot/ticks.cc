@@ -17,7 +17,7 @@ constexpr double kSlack = 1e-6;
 // Beyond these bounds labels use powers of ten, as in "10⁻⁴".
 constexpr double kSmallPlain = 0.9e-3, kLargePlain = 0.9e15;
 
-// "−1.50": with a real minus sign, and without "−0".
+// Formats as "−1.50", with a real minus sign, but as "0.00", not "−0.00".
 std::string Fixed(double value, int decimals) {
   char text[64];
   std::snprintf(text, sizeof(text), "%.*f", decimals, std::abs(value));
@@ -25,7 +25,7 @@ std::string Fixed(double value, int decimals) {
   return (value < 0 && !zero ? "−" : "") + std::string(text);
 }
 
-// "1.50" as "1.5", "2.0" as "2".
+// Removes trailing zeros: "1.5" for "1.50", "2" for "2.0".
 std::string WithoutZeros(std::string number) {
   if (number.find('.') == std::string::npos) return number;
   number.erase(number.find_last_not_of('0') + 1);
@@ -45,7 +45,7 @@ struct Prefix {
   const char* letter;
 };
 
-// Unit prefixes: 10k instead of 10000.
+// Returns the unit prefix for numbers of this size: 10k instead of 10000.
 Prefix PrefixFor(double size) {
   for (const Prefix prefix : {Prefix{1, ""}, {1e3, "k"}, {1e6, "M"}, {1e9, "G"}}) {
     if (size < 0.9999999e3 * prefix.scale) return prefix;
@@ -163,7 +163,7 @@ Range FitRange(Range data, bool log) {
   if (!log && data.low >= 0) low = std::max(low, 0.0);
   if (!log && data.high <= 0) high = std::min(high, 0.0);
   Range range = log ? Range{std::pow(10, low), std::pow(10, high)} : Range{low, high};
-  // Rounding may leave no span.
+  // Rounding may have left an empty range.
   if (const double end = std::max(std::abs(range.low), std::abs(range.high));
       range.high - range.low <= kLeastSpan * end) {
     range.low = log ? 0.1 * range.high : range.high - std::max(end, 1e9 * kSmallest);

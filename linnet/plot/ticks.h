@@ -22,13 +22,13 @@ struct Tick {
   std::string label;  // "" for a minor tick
 };
 
-// Returns the value if the axis can show it, otherwise NaN: not finite, above 1e100 in magnitude,
-// or below 1e-100 on a logarithmic axis. On a linear axis magnitudes below 1e-100 become 0. Later
-// sums therefore cannot overflow.
+// Returns the value, or NaN if the axis cannot show it: if it is not finite, above 1e100 in
+// magnitude or, on a logarithmic axis, below 1e-100. On a linear axis, magnitudes below 1e-100
+// become 0. These limits keep later sums from overflowing.
 double Showable(double value, bool log);
 
-// The axis range for data within `data` (showable, low <= high): slightly wider than the data, but
-// not extended across zero, and never empty.
+// Returns the axis range for data from data.low to data.high (showable, low <= high): never empty,
+// slightly wider than the data, but on a linear axis not extended across zero.
 Range FitRange(Range data, bool log);
 
 // At most `most` (at least 2) labeled ticks, in rising order. On a linear axis they are the

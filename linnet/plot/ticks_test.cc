@@ -45,7 +45,7 @@ TEST(Ticks, Logarithmic) {
   EXPECT_THAT(Labels({0.005, 200}, true, 6), ElementsAre("0.01", "0.1", "1", "10", "100"));
   EXPECT_THAT(Labels({1e-9, 1e-3}, true, 4), ElementsAre("10⁻⁸", "10⁻⁶", "10⁻⁴"));
   EXPECT_THAT(Labels({1e-4, 1e-3}, true, 4), ElementsAre("10⁻⁴", "2·10⁻⁴", "5·10⁻⁴", "10⁻³"));
-  // Too narrow for 1, 2, 5.
+  // This range is too narrow for ticks at 1, 2 and 5.
   EXPECT_THAT(Labels({1.4, 3.1}, true, 4), ElementsAre("1.5", "2.0", "2.5", "3.0"));
   // Minor ticks lie between the labeled ones, in rising order.
   const std::vector<Tick> ticks = Ticks({1, 100}, true, 3);

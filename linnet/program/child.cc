@@ -91,7 +91,7 @@ ChildResult RunChild(const std::string& program, const std::vector<std::string>&
   const Pipe out_pipe, failure_pipe;
   Descriptor out(out_pipe.from), out_end(out_pipe.to);
   Descriptor failure(failure_pipe.from), failure_end(failure_pipe.to);
-  SignalsHeld held;  // until `running` is set, so that PassOn() has the child's id
+  SignalsHeld held;  // blocks signals until `running` has the child's id for PassOn()
   const pid_t parent = getpid(), child = fork();
   if (child == 0) {
     HandleEndSignals(SIG_DFL);

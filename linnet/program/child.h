@@ -24,9 +24,9 @@ struct ChildResult {
 // child at a time.
 ChildResult RunChild(const std::string& program, const std::vector<std::string>& arguments);
 
-// Call it after the last child: from then on SIGINT, SIGTERM and SIGHUP end this process. (Between
-// children these signals are only recorded, and the next RunChild() throws.) Throws Interrupted if
-// a signal has already arrived.
+// Call this after the last child has ended: from then on, SIGINT, SIGTERM and SIGHUP end this
+// process. (Between children these signals are only recorded, and the next RunChild() throws.)
+// Throws Interrupted if a signal has already arrived.
 void EndAtSignals();
 
 }  // namespace linnet::cli

@@ -1,4 +1,4 @@
-// The machine and the date of a measurement, for its record.
+// The machine's name and today's date, which go into the record of a measurement.
 #ifndef LINNET_PROGRAM_MACHINE_H_
 #define LINNET_PROGRAM_MACHINE_H_
 

@@ -23,7 +23,7 @@
 namespace linnet::cli {
 namespace {
 
-// Prints a description for scripts/manual; not in --help.
+// This option prints Describe(app), which scripts/manual reads. --help does not list it.
 constexpr std::string_view kDescribeFlag = "--describe";
 
 // Prints an error message on one line. The message may quote user input or file contents, so
@@ -84,13 +84,14 @@ std::string Usage(const CLI::App& app, const CLI::ParseError& error) {
   return StrCat(what, "; see '", named.name, " --help'");
 }
 
-// Opens descriptors 0, 1 and 2 if they are closed. Otherwise the next opened file would get such a
-// number, and output and messages would be written to that file.
+// Opens descriptors 0, 1 and 2 if they are closed. Otherwise the next opened file would get one of
+// these numbers, and output or messages would be written to that file.
 void OpenStandardStreams() {
-  // A closed stdout becomes a full device: lost results are an error, lost messages are not.
+  // A closed stdout becomes /dev/full, because lost results are an error; lost messages are not.
+  // open() returns the lowest free descriptor, which must be `fd`.
   const char* const devices[] = {"/dev/null", "/dev/full", "/dev/null"};
   for (int fd = 0; fd <= 2; ++fd) {
-    if (fcntl(fd, F_GETFD) == -1 && open(devices[fd], O_RDWR) != fd) return;  // lowest free
+    if (fcntl(fd, F_GETFD) == -1 && open(devices[fd], O_RDWR) != fd) return;
   }
 }
 

@@ -25,7 +25,7 @@ void SetUp(CLI::App& app);
 
 // Runs the app and returns the exit code: 0; 2 for bad usage or input (CLI::ParseError,
 // InputError); 130 after Ctrl-C; 1 for any other failure. Messages begin with "PROGRAM: ". If the
-// app has verbs, the command line must name exactly one. Applies LINNET_ISA before the app runs.
+// app has verbs, the command line must name exactly one. Applies $LINNET_ISA first (kernels/isa.h).
 int RunProgram(CLI::App& app, int argc, char** argv);
 
 // Adds an option `--name TYPE` with a check. --help shows its default unless the help text contains
@@ -40,7 +40,8 @@ CLI::Option* AddOption(CLI::App* verb, const std::string& name, T& value, const 
   return help.find("default") == std::string::npos ? option->capture_default_str() : option;
 }
 
-// Adds an option with a list of values: separated by commas, or the option given several times.
+// Adds an option that takes a list of values. Users separate the values by commas or repeat the
+// option.
 //
 //   AddListOption(verb, "--batch", batches, "N", "Batch sizes, for example 1,64", Between(1, 1e6));
 template <class T>

@@ -8,7 +8,7 @@
 namespace linnet::cli {
 namespace {
 
-constexpr long kSame = 500;  // milliseconds after the first signal in which others are ignored
+constexpr long kSame = 500;  // after the first signal, others are ignored for this long, in ms
 
 std::atomic<bool> asked{false};
 std::atomic<long> asked_at{0};
@@ -38,9 +38,9 @@ void Stop(int signal) {
 
 void HandleEndSignals(void (*handler)(int)) {
   // Handlers have a stack of their own: oneDNN's generated code for matrix products points the
-  // stack register into the heap, where a handler's frame would overwrite data. The stack is set
-  // for this thread only: the main thread, to which the operating system delivers the process's
-  // signals.
+  // stack register into the heap, where a handler's frame would overwrite data. sigaltstack()
+  // affects only the calling thread: the main thread, to which the operating system delivers the
+  // process's signals.
   alignas(64) static char memory[64 * 1024];
   stack_t stack = {};
   stack.ss_sp = memory;

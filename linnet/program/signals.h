@@ -13,8 +13,8 @@ namespace linnet::cli {
 
 constexpr int kEndSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
-// Installs `handler` for each of kEndSignals that is not ignored; a later call replaces it. Call it
-// from the main thread. Handlers run on a separate stack of 64 KiB.
+// Installs `handler` for each of kEndSignals that is not ignored. A later call replaces the
+// handler. Call this from the main thread. Handlers run on a separate stack of 64 KiB.
 void HandleEndSignals(void (*handler)(int));
 
 // From this call on, a signal removes the half-written files and ends the process.
@@ -22,7 +22,7 @@ void DieAtSignals();
 
 // The first signal sets StopAsked(). A second one ends the process if it arrives at least half a
 // second later. (A terminal sends Ctrl-C to all of its programs, and a parent process may pass it
-// on as well: the copy counts as the first signal.)
+// on as well: a copy that arrives within this time is ignored.)
 void StopAtSignals();
 bool StopAsked();
 

@@ -32,7 +32,8 @@ bool Likelier(const Weighed& a, const Weighed& b) {
   return a.weight != b.weight ? a.weight > b.weight : a.token < b.token;
 }
 
-// Bins weights in (0, 1] by exponent and first three mantissa bits; bins are in order of weight.
+// The bin of a weight in (0, 1]: its exponent and first three mantissa bits. Heavier weights have
+// higher bins.
 constexpr size_t kBins = 1024;
 size_t BinOf(float weight) {
   constexpr uint32_t kShift = 20;  // drops the low 20 of a float's 23 mantissa bits
@@ -46,7 +47,7 @@ struct Scratch {
   double sums[kBins];
   uint32_t counts[kBins];
 
-  // Selects the tokens of at least this weight, in order.
+  // Selects the tokens of at least this weight as candidates, in token order.
   void Select(float least) {
     candidates.resize(weights.size());
     size_t count = 0;
@@ -137,8 +138,8 @@ int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Phil
     }
     return last;
   }
-  // All tokens lighter than `spare` together have less than the excluded share 1 - top_p. So the
-  // tokens to keep are among the others, which are usually few.
+  // All tokens lighter than `spare` together hold less than 1 - top_p of the weight. So the tokens
+  // to keep are among those of at least this weight, which are usually few.
   const double wanted = options.top_p * kept;
   const double spare = (kept - wanted) / static_cast<double>(weights.size());
   // Clamped to the largest weight, 1, in case of rounding.

@@ -18,9 +18,9 @@ namespace linnet {
 // Detects when small batches step faster on one thread than on a team. If other processes share the
 // processors, each barrier waits until the operating system runs the last member again: a team's
 // step of 0.7 ms then takes 20 ms. After kTries team steps in a row whose members slept at half the
-// barriers or more, it times kTries steps on one thread. If the fastest of those beats the fastest
-// team step, one thread runs the next steps: 32, doubled after each success in a row, at most 1024.
-// Outputs do not depend on the choice.
+// barriers or more, one thread runs kTries steps as a trial. If its fastest step is faster than the
+// fastest of those team steps, one thread runs the next 32 steps, and after each further success in
+// a row twice as many, at most 1024. Outputs do not depend on the choice.
 class Crowd {
  public:
   using Clock = std::chrono::steady_clock;
@@ -31,7 +31,7 @@ class Crowd {
     return trying_ > 0 || alone_ > 0;
   }
 
-  // Records a step: whether one thread ran it, its duration, and the pool's waits around it.
+  // Records a step: whether one thread ran it, its duration, and the pool's waits before and after.
   void Stepped(bool alone, double seconds, const ThreadPool::Waits& before,
                const ThreadPool::Waits& after) {
     if (!alone) {

@@ -34,9 +34,9 @@ TEST(Crowd, TeamThatDoesNotSleepStays) {
 TEST(Crowd, OneThreadTakesOverAndTriesTheTeamAgain) {
   Machine machine{.crowd = Crowd(), .team = 20, .one = 2, .sleeps = 9};
   EXPECT_EQ(machine.Steps(3), 0);
-  EXPECT_EQ(machine.Steps(3 + 32), 35);  // tried, then used for a while
+  EXPECT_EQ(machine.Steps(3 + 32), 35);  // a trial of 3 steps, then 32 steps on one thread
   EXPECT_EQ(machine.Steps(3), 0);
-  EXPECT_EQ(machine.Steps(3 + 64), 67);  // for longer
+  EXPECT_EQ(machine.Steps(3 + 64), 67);  // a trial, then twice as many steps
   EXPECT_GT(machine.Steps(10'000), 9'900);
   machine.sleeps = 0, machine.team = 1;  // the other processes have ended
   machine.Steps(1100);

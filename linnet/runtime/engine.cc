@@ -59,7 +59,7 @@ class LINNET_HIDDEN Engine::Impl {
               width};
     }
   };
-  // A sequence read from its first position, and the destination of its outputs.
+  // A sequence to read from its first position, and the destination of its outputs.
   struct Sequence {
     Source source;
     size_t length;
@@ -100,7 +100,7 @@ class LINNET_HIDDEN Engine::Impl {
         Allocate(shared, [&](Pieces& p) { TakeShared(model, size, p, common); });
       }
       for (Member& member : members) {
-        if (!alone) {  // a later step may run on one thread, and steps do not allocate
+        if (!alone) {  // room to work alone, too: a later step may, and must not allocate
           Workspace unused{};
           Allocate(member.buffer, [&](Pieces& p) { TakeOwn(model, size, true, p, unused); });
         }
@@ -111,8 +111,8 @@ class LINNET_HIDDEN Engine::Impl {
   };
 
   Division Divide(size_t batch, size_t length);
-  // Calls walk(0), .., walk(threads - 1), each on its thread. If `few`, times the call
-  // for Divide()'s next choice between one thread and all.
+  // Calls walk(0), .., walk(threads - 1), each on a thread of its own. If `few`, times the call;
+  // Divide() then chooses between one thread and all threads by these times.
   void RunOn(const Division& division, FunctionRef<void(int)> walk);
   void ReadRows(StateData& state, const size_t* chosen, size_t batch, Source source, size_t length,
                 std::span<float> outputs);
@@ -132,7 +132,8 @@ class LINNET_HIDDEN Engine::Impl {
   size_t CheckFrames(size_t batch, std::span<const float> frames, size_t length,
                      std::span<const float> outputs) const;
   bool CheckOutputs(size_t batch, size_t length, std::span<const float> outputs) const;
-  // The sequences' positions as the layers count them: in a decoder, from the separator on.
+  // Each sequence's position as the layers count it: in a decoder, from the separator on. With a
+  // decoder, also fills scratch_.memory_lengths.
   const size_t* Positions(StateData& state);
   void Passed(StateData& state, size_t place, Source source, size_t length) const;
 
@@ -205,8 +206,9 @@ void Engine::Impl::Prefix(StateData& state, std::span<const size_t> sequences,
   const size_t longest = *std::max_element(lengths.begin(), lengths.end());
   const size_t shortest = *std::min_element(lengths.begin(), lengths.end());
   if (shortest == longest) return Read(state, sequences.data(), batch, tokens, longest, outputs);
-  // Read one by one: single tokens (steps use another kernel), prefixes longer than a block (they
-  // are split), and few sequences (all threads together are faster).
+  // These cases are read one sequence at a time: single tokens (steps use another kernel), prefixes
+  // longer than a block (they are split), and fewer sequences than threads (all threads together
+  // are faster); also models that keep their tokens or have an encoder.
   const StateLayout& layout = *model_->packed().layout;
   if (shortest == 1 || longest > kBlockRows || batch < static_cast<size_t>(pool_.size()) ||
       layout.keeps_tokens || layout.source > 0) {
@@ -302,7 +304,7 @@ void Engine::Impl::CheckPlaces(const StateData& state, const size_t* chosen, siz
     state.CheckSequence(place(i));
     furthest = std::max(furthest, state.positions[place(i)]);
   }
-  // Two threads might write the same sequence's state.
+  // Otherwise two threads might write the same sequence's state.
   if (twice != SIZE_MAX) throw InputError("sequence ", twice, " is chosen twice");
   const std::optional<size_t> most = model_->most_positions();
   if (most && (furthest > *most || length > *most - furthest)) {
@@ -531,7 +533,7 @@ void Engine::Impl::ReadPair(StateData& state, const size_t* chosen, size_t batch
       state.source(at)[state.positions[at]++] = own[t];
     }
     if (t == length) continue;
-    // Outputs of all positions, or of the last one.
+    // If all positions have outputs, those before the separator stay 0.
     const size_t skipped = rows == length ? t : 0;
     ReadRows(state, &at, 1, {.tokens = own.data() + t}, length - t,
              outputs.empty()
@@ -636,8 +638,8 @@ void Engine::Impl::Whole(size_t batch, std::span<const float> frames, size_t len
   ReadWhole(sequences);
 }
 
-// Reads whole sequences, one per block. One thread runs a block, or if there are few sequences, all
-// threads together.
+// Reads whole sequences, one per block. A block is run by one thread, or, if there are few
+// sequences, by all threads together.
 void Engine::Impl::ReadWhole(std::span<const Sequence> sequences) {
   const Model::Packed& model = model_->packed();
   const size_t batch = sequences.size(), width = model.outputs;

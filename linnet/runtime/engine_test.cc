@@ -42,8 +42,8 @@ TEST_P(RuntimeTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
     CheckCut(Copy().model, want_longer, longer, cut, 3);
 }
 
-// The engine and the reference may round a value that is nearly halfway between two narrow numbers
-// in opposite directions. So the tolerance is one int8 step of one input.
+// If a value is nearly halfway between two narrow numbers, the engine and the reference may round
+// it in opposite directions. So the tolerance is one int8 step of one input.
 TEST_P(RuntimeTest, NarrowModelsMatchTheRoundingReference) {
   for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
     const double tolerance = precision == Precision::kInt8 ? 0.05 : 0.02;
@@ -249,8 +249,8 @@ TEST_P(RuntimeTest, WholeSequencesMatchTheReference) {
     const auto length = static_cast<size_t>(spec.input.max_length);
     Tokens tokens = model.RandomTokens(3 * length, 0);
     for (const Precision precision : {Precision::kF32, Precision::kBf16, Precision::kInt8}) {
-      // Rounded queries may fall on either side of a hash's plane: then compare only different
-      // batches, bit for bit.
+      // Rounded queries may fall on either side of a hash plane. So narrow models that hash are not
+      // compared with the reference: their outputs must only not depend on batch and threads.
       const bool compare = precision == Precision::kF32 || spec.stack.mixer().kind != "reformer";
       const auto in = model.In(precision);
       const std::vector<Doubles> want = model.Outputs(
@@ -294,7 +294,7 @@ TEST(Engine, ModelsWithoutRecurrentStateRereadTheirTokens) {
   const size_t width = engine.output_size();
   Floats out(width), want(width);
   const Tokens tokens = model.RandomTokens(20, 0), outside = {1, 256};
-  EXPECT_THROW(engine.Whole(1, tokens, 20, out), Error);  // the model has 19 positions
+  EXPECT_THROW(engine.Whole(1, tokens, 20, out), Error);  // the model has only 19 positions
   EXPECT_THROW(engine.Whole(1, outside, 2, out), Error);
   EXPECT_THROW(engine.Whole(2, std::span(tokens).first(9), 4, out), Error);
   EXPECT_THROW(engine.Whole(1, std::span(tokens).first(9), 9, std::span(out).first(3)), Error);

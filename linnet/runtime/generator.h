@@ -27,9 +27,9 @@ class Generator {
   virtual const Model& model() const = 0;
   // Maximum number of sequences per call of Draw().
   virtual size_t batch() const = 0;
-  // sequences [count, max_length + 1] with count <= batch(): keeps the first `known` >= 1 bytes of
-  // each and draws the others. Byte p of sequence i takes the first two numbers of Philox(seed,
-  // first_stream + i, p), independent of everything else.
+  // Keeps the first `known` >= 1 bytes of each sequence and draws the others: sequences [count,
+  // max_length + 1] with count <= batch(). Byte p of sequence i is drawn with the first two numbers
+  // of Philox(seed, first_stream + i, p), so draws do not depend on the other sequences.
   virtual void Draw(std::span<uint8_t> sequences, size_t known, const LogisticsDraws& draws) = 0;
 };
 

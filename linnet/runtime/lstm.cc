@@ -5,7 +5,7 @@
 
 namespace linnet {
 
-// One direction's gates, the outputs of two layers, and a cell.
+// Floats for one direction's gates, the outputs of two layers, and a cell.
 size_t LstmScratch(const Model::Packed& model, size_t rows) {
   return rows * (4 + 2 + 2) * model.d_model + RoundUp(model.d_model, kCacheLine / sizeof(float));
 }

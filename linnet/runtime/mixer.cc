@@ -49,7 +49,7 @@ RuntimeMixer::RuntimeMixer(const MixerSpec& spec, int together)
 RuntimeMixer::Columns RuntimeMixer::Place(size_t projection, size_t heads) const {
   size_t at = 0;
   for (const MixerInput& input : inputs_) {
-    size_t own = 0, shared = 0;  // columns of a head, and of all heads together
+    size_t own = 0, shared = 0;  // columns of each head, and columns that all heads share
     std::optional<Columns> found;
     for (const size_t i : input.projections) {
       const Projection& p = projections_[i];

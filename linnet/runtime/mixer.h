@@ -32,47 +32,50 @@ namespace linnet {
 inline constexpr size_t kAlign = kCacheLine / sizeof(float);
 
 // `length` consecutive positions of `sequences` sequences, each from its current position on; with
-// `offsets`, sequence i has offsets[i + 1] - offsets[i] positions. Mixers without recurrent state
-// read blocks of one whole sequence. A sequence's place is its index in the state; "by place" marks
-// arrays with one element for each sequence of the state.
+// `offsets`, sequence i has offsets[i + 1] - offsets[i] positions. Each position is a row; rows are
+// in order of sequence, then position. Mixers without recurrent state read blocks of one whole
+// sequence. A sequence's place is its index in the state; "by place" marks arrays with one element
+// for each sequence of the state.
 struct Block {
   size_t sequences, length;
   const size_t* offsets = nullptr;  // [sequences + 1], in rows of the input; or null
-  size_t first = 0;                 // place of the first sequence; the others follow; or
-  const size_t* chosen = nullptr;   // [sequences]: the place of each
+  size_t first = 0;                 // without `chosen`: sequence i has the place first + i
+  const size_t* chosen = nullptr;   // [sequences]: the place of each sequence; or null
   const size_t* positions;          // by place: position at the start of the call
   size_t ahead = 0;                 // positions that earlier blocks of this call have read
-  const int32_t* tokens = nullptr;  // [sequences, length], rows input_stride apart; or
-  const float* frames = nullptr;    // the same, spec.speech()->Inputs() floats per position
+  const int32_t* tokens = nullptr;  // [sequences, length], sequences input_stride positions apart
+  const float* frames = nullptr;    // in place of tokens, spec.speech()->Inputs() floats a position
   size_t input_stride = 0;
   bool step = false;        // the call reads one position of each sequence
   float* states = nullptr;  // StateData::data; null: no state is kept
   size_t state_stride = 0;
-  size_t capacity = 0;                     // in positions, of the states' caches
+  size_t capacity = 0;                     // capacity of the states' caches, in positions
   const uint8_t* waiting = nullptr;        // StateData::waiting
   const int32_t* recent = nullptr;         // StateData::recent
   size_t recent_stride = 0;                // tokens of `recent` per sequence
   const size_t* memory_lengths = nullptr;  // by place: length of the cross-attention memory
-  // Destination of each sequence's outputs, at all positions or the last one only; null: none.
+  // Sequence i's outputs go to outputs + i * sequence_output_stride: those of all positions, or of
+  // the last one only. Null: no outputs.
   float* outputs = nullptr;
   size_t sequence_output_stride = 0;
   bool only_last = false;
 
-  // The first row of a sequence, and its number of rows.
+  // The first row of a sequence of the block.
   size_t Row(size_t sequence) const {
     return offsets ? offsets[sequence] - offsets[0] : sequence * length;
   }
+  // The number of rows of a sequence of the block.
   size_t Length(size_t sequence) const {
     return offsets ? offsets[sequence + 1] - offsets[sequence] : length;
   }
   // Index of a sequence's first position in the input.
   size_t Input(size_t sequence) const { return offsets ? Row(sequence) : sequence * input_stride; }
   size_t rows() const { return Row(sequences); }
-  // Index in the state of a sequence of the block.
+  // The place of a sequence of the block.
   size_t Place(size_t sequence) const { return chosen ? chosen[sequence] : first + sequence; }
   size_t Position(size_t sequence) const { return positions[Place(sequence)]; }
-  // The place at which a kernel's by-place arrays begin. With `chosen`, the kernel indexes them by
-  // place, from 0 on; without, by the block's sequences, from the first one's place on.
+  // Arrays by place are passed to a kernel from this place on. With `chosen`, the kernel indexes
+  // them by place; without, by sequence of the block.
   size_t FirstPlace() const { return chosen ? 0 : first; }
 };
 
@@ -80,13 +83,13 @@ struct Block {
 struct MixerCall {
   const Block& block;
   kernels::HeadRange heads;
-  // [rows, in_width], only for `heads`. For each of inputs() in order: head by head, the columns of
-  // its projections; then the columns that all heads share (RuntimeMixer::Place()).
+  // [rows, in_width]: the projections' columns. For each of inputs() in order: first the columns of
+  // each of `heads` in turn, then the columns that all heads share (RuntimeMixer::Place()).
   const float* in;
   size_t in_width;
   float* out;  // [rows, heads, M]
-  // State of all heads of the state's sequence 0 (StateOf() finds the others). Null: no state is
-  // kept; each sequence of the block is whole and starts from zeros.
+  // This mixer's state (of all heads) of the sequence at place 0; StateOf() finds that of any
+  // sequence of the block. Null: no state is kept; each sequence is whole and starts from zeros.
   float* state;
   float* scratch;  // ScratchFloats()
   // [rows], not null if all heads of the mixer are normalized together and `heads` is a part of
@@ -100,19 +103,20 @@ struct MixerCall {
   }
 };
 
-// A head's columns in MixerCall::in. Rows ProjectionInfo::RowOf() of the mixer's tensor + ".weight"
-// (and ".bias", if the file has one) compute them; if `shared`, rows [0, width) for all heads.
+// A projection: `width` columns in MixerCall::in for each head. They are computed by the rows
+// ProjectionInfo::RowOf() of the tensor `tensor`.weight (and .bias, if the file has one); if
+// `shared`, rows [0, width) compute columns for all heads. Other fields are as in ProjectionInfo.
 struct Projection {
   std::string tensor;
   size_t width;
   bool shared = false;
   size_t readers = 1;
-  size_t blocks = 1;  // ProjectionInfo::blocks
+  size_t blocks = 1;
   bool carries = false, carried = false;
 };
 
-// Projections with the same input: the layer's input, the layer's input with a token shift, or if
-// `carried` columns of an earlier layer.
+// Projections with the same input: the layer's input, the layer's input with a token shift, or, if
+// `carried`, columns of an earlier layer.
 struct MixerInput {
   std::string shift;  // the token shift's tensor; "": none
   bool carried = false;
@@ -130,8 +134,8 @@ struct MixerStateSize {
 
 class RuntimeMixer {
  public:
-  // together: number of consecutive heads of the spec that form one head here, with the queries and
-  // outputs of each and the keys and values that they share.
+  // together: number of consecutive heads of the spec that form one head here. It has the queries
+  // and outputs of each of them, and the keys and values that they share.
   explicit RuntimeMixer(const MixerSpec& spec, int together = 1);
   virtual ~RuntimeMixer() = default;
 
@@ -149,7 +153,7 @@ class RuntimeMixer {
     size_t at, stride;
   };
   Columns Place(size_t projection, size_t heads) const;
-  // The tensor of the projection of all heads' outputs.
+  // The tensor of the output projection.
   const std::string& out_projection() const { return out_projection_; }
 
   virtual MixerStateSize state_size() const { return {}; }
@@ -164,8 +168,8 @@ class RuntimeMixer {
   // part of a state, to check a loaded state.
   virtual void ForParts(size_t capacity, FunctionRef<void(size_t, size_t, bool)> body) const;
 
-  // Working memory for blocks of up to `rows` rows, groups of up to `heads` heads, and up to `keys`
-  // attended positions.
+  // Floats of working memory for blocks of up to `rows` rows, groups of up to `heads` heads, and up
+  // to `keys` attended positions.
   virtual size_t ScratchFloats(size_t rows, size_t heads, size_t keys) const = 0;
 
   // Self attention over the block's rows, continuing from the state if there is one.
@@ -188,7 +192,7 @@ class RuntimeMixer {
     return kernels::RowMajor(call.out + row * call.count() * value_dim_, 1, call.count(),
                              value_dim_);
   }
-  // Columns of one head: q, k and v.
+  // Number of columns of one head's q, k and v.
   size_t HeadWidth() const { return 2 * dim_ + value_dim_; }
 
   const size_t heads_, dim_, value_dim_;

@@ -12,8 +12,9 @@
 
 namespace linnet {
 
-// Keeps keys and values: all of them, or those of a window, position p at p modulo its width. A
-// derived class defines the attention of the heads that read one head of keys and values.
+// Keeps the keys and values of all positions, or of a window of `window_` positions, where position
+// p is stored at p mod window_. A derived class defines Attend() for one head of keys and values
+// and the heads of queries that share it.
 class CacheMixer : public RuntimeMixer {
  public:
   explicit CacheMixer(const MixerMake& make)
@@ -88,24 +89,26 @@ class CacheMixer : public RuntimeMixer {
     bool causal = false;  // query i attends to keys 0 .. offset + i, or the last `window_` of them
     size_t offset = 0;
   };
-  // out [queries, heads, M] from q [queries, heads, D] and one head of keys and values: k [keys,
-  // D], v [keys, M]; 0 without keys.
+  // Computes out [queries, heads, M] from q [queries, heads, D] and one head of keys and values:
+  // k [keys, D], v [keys, M]. Without keys, out is 0.
   virtual void Attend(const Shape& shape, In q, In k, In v, kernels::Strided<float> out,
                       float* scratch) const = 0;
   virtual size_t AttendScratch(size_t rows, size_t keys) const = 0;
 
-  // The queries, keys and values of a call's rows, rotated if the spec says so.
+  // The queries, keys and values of a call's rows. If the spec has rotary positions, q and k are
+  // rotated.
   struct Inputs {
     const float *q, *k, *v;
     size_t row, head;              // floats between rows and heads of q and k
-    size_t value_row, value_head;  // of v
+    size_t value_row, value_head;  // the same of v
     size_t dim;
 
     In Queries(size_t at, size_t h) const { return Rows(q + h * head, at, row, dim); }
     In Keys(size_t at, size_t h) const { return Rows(k + h * head, at, row, 0); }
     In Values(size_t at, size_t h) const { return Rows(v + h * value_head, at, value_row, 0); }
   };
-  // Reads one position of each sequence with the kind's step kernel; false if it has none.
+  // Reads one position of each sequence with the kind's step kernel; returns false if the kind has
+  // no such kernel.
   virtual bool Steps(const MixerCall&, const Inputs&, float*) const { return false; }
 
   kernels::Strided<float> OutOf(const MixerCall& call, size_t row, size_t h) const {
@@ -115,7 +118,7 @@ class CacheMixer : public RuntimeMixer {
   }
   size_t HeadFloats(size_t capacity) const { return capacity * (dim_ + width_); }
 
-  const size_t readers_;  // heads of queries for each head of keys and values
+  const size_t readers_;  // heads of queries per head of keys and values
   const size_t width_;    // M
   const size_t window_;   // 0: all positions
 
@@ -154,8 +157,8 @@ class CacheMixer : public RuntimeMixer {
     return {first, first + capacity * dim_, capacity, dim_, width_};
   }
 
-  // Floats of scratch: for rotated queries and keys (Turned), and for a window's keys and values in
-  // order of position (Unrolled).
+  // Floats of scratch memory: Turned() for rotated queries and keys, Unrolled() for a window's keys
+  // and values in order of position.
   size_t Turned(size_t rows, size_t heads) const {
     if (frequencies_.empty()) return 0;
     return RoundUp(rows * heads * (readers_ + 1) * dim_ + 2 * frequencies_.size(), kAlign);
@@ -207,7 +210,7 @@ class CacheMixer : public RuntimeMixer {
     std::copy(from + 2 * pairs, from + dim_, to + 2 * pairs);
   }
 
-  // A whole sequence, without a state.
+  // Reads a whole sequence, without a state.
   void Whole(const MixerCall& call, const Inputs& in, size_t sequence, size_t h,
              float* scratch) const {
     const size_t row = call.block.Row(sequence), length = call.block.Length(sequence);
@@ -215,7 +218,7 @@ class CacheMixer : public RuntimeMixer {
            in.Queries(row, h), in.Keys(row, h), in.Values(row, h), OutOf(call, row, h), scratch);
   }
 
-  // The next positions, over all keys and values so far.
+  // Reads the next positions, which attend to all keys and values so far.
   void Extend(const MixerCall& call, const Inputs& in, size_t sequence, size_t h,
               float* scratch) const {
     const size_t before = call.block.Position(sequence) + call.block.ahead;
@@ -230,8 +233,8 @@ class CacheMixer : public RuntimeMixer {
            in.Queries(row, h), cache.AllKeys(), cache.AllValues(), OutOf(call, row, h), scratch);
   }
 
-  // The next positions, over the keys and values in the window: copies the earlier ones from the
-  // ring and appends the new ones, in order of position.
+  // Reads the next positions, which attend to the keys and values of their windows. For this, puts
+  // earlier keys and values (from the ring) and the new ones into order of position.
   void Slide(const MixerCall& call, const Inputs& in, size_t sequence, size_t h,
              float* scratch) const {
     const size_t before = call.block.Position(sequence) + call.block.ahead;

@@ -90,7 +90,7 @@ class GatedMixer : public RuntimeMixer {
                 .scale = form_.scale(make.spec.query_dim)};
   }
 
-  // The scan's states [heads, K, V], then of each head the inputs of its convolutions at the last
+  // The scan's states [heads, K, V], then for each head the inputs of its convolutions at the last
   // taps - 1 positions, oldest first.
   MixerStateSize state_size() const override {
     return {.fixed = RoundUp(heads_ * (dim_ * value_dim_ + convolution_.PastFloats()), kAlign)};
@@ -132,13 +132,13 @@ class GatedMixer : public RuntimeMixer {
     columns_.push_back(columns);
   }
 
-  // The scan's inputs have `times_` rows per position, one per delta step. Queries are zeros in all
-  // but the last.
+  // Working memory. The scan's inputs have `times_` rows per position, one per delta step. Queries
+  // are zeros in all of them but the last.
   struct Pieces {
     float *q, *k, *v;  // [rows, heads, K or V]
     float *decay, *erase, *write;
     float* out;   // of the scan, if a position has several rows
-    float* x;     // timed: values, [rows, heads, V]
+    float* x;     // timed: values, before their multiplication by the time step, [rows, heads, V]
     float* gate;  // low-rank products of the gate, [rows, heads, V]
 
     float* At(Part::Kind kind) const {
@@ -176,7 +176,7 @@ class GatedMixer : public RuntimeMixer {
   }
   kernels::ScanWidths widths() const { return {options_, dim_, value_dim_}; }
 
-  // Repeats each shared row for all heads that share it.
+  // Copies rows that several heads share, once for each head.
   AlignedBuffer<float> ForEachHead(std::span<const float> from) const {
     const auto readers = static_cast<size_t>(form_.value_readers());
     AlignedBuffer<float> rows(from.size() * readers);
@@ -212,10 +212,11 @@ class GatedMixer : public RuntimeMixer {
     }
   }
 
-  // Columns of head h of the group, from `at` on; or the shared ones.
+  // Columns of head h of the group, from `at` on.
   const float* Columns(const MixerCall& call, size_t row, size_t h, size_t at) const {
     return call.in + row * call.in_width + h * width_ + at;
   }
+  // Columns that all heads share, from `at` on.
   const float* Shared(const MixerCall& call, size_t row, size_t at) const {
     return Columns(call, row, call.count(), at);
   }
@@ -258,7 +259,8 @@ class GatedMixer : public RuntimeMixer {
     }
   }
 
-  // Rotates and normalizes a sequence's rows, and computes their decays and strengths.
+  // Rotates and normalizes queries and keys of a sequence's rows, scales values by time steps, and
+  // computes decays and strengths, each if the form has it.
   void Prepare(const MixerCall& call, size_t sequence, const Pieces& pieces) const {
     const size_t first = call.block.Row(sequence), count = call.count();
     for (size_t row = first; row < first + call.block.Length(sequence); ++row) {
@@ -358,7 +360,7 @@ class GatedMixer : public RuntimeMixer {
     }
   }
 
-  // The scan's inputs: rows of the pieces from `first` on, `apart` rows apart.
+  // The scan's inputs: every `apart`-th row of the pieces, from row `first` on.
   kernels::ScanTensors<const float> Inputs(size_t first, size_t apart, size_t count,
                                            const Pieces& pieces) const {
     const auto rows = [&](const float* from, size_t width) {
@@ -372,7 +374,7 @@ class GatedMixer : public RuntimeMixer {
             .write = rows(pieces.write, widths().write)};
   }
 
-  // One position of every sequence. Each delta step overwrites the output of the one before.
+  // Reads one position of every sequence. Each delta step overwrites the previous one's output.
   void Step(const MixerCall& call, const Pieces& pieces) const {
     for (size_t i = 0; i < times_; ++i) {
       kernels::ScanStep(Shape(call.block.sequences, 1, call.count()), options_,
@@ -386,7 +388,7 @@ class GatedMixer : public RuntimeMixer {
     }
   }
 
-  // The rows of one sequence, from its state or from zeros.
+  // Reads the rows of one sequence, starting from its state or from zeros.
   void Scan(const MixerCall& call, size_t sequence, const Pieces& pieces) const {
     const size_t size = dim_ * value_dim_, row = call.block.Row(sequence), count = call.count();
     const size_t length = call.block.Length(sequence);
@@ -454,7 +456,7 @@ class GatedMixer : public RuntimeMixer {
     for (size_t i = 0; i < count; ++i) sum += x[i] * x[i];
     return sum;
   }
-  // Divides by the root mean square.
+  // Divides x by its root mean square; `squares` is the sum of its squares.
   void Divide(float* x, size_t count, float squares) const {
     const float factor = 1 / std::sqrt(squares / static_cast<float>(count) + norm_eps());
     for (size_t i = 0; i < count; ++i) x[i] *= factor;
@@ -462,13 +464,13 @@ class GatedMixer : public RuntimeMixer {
 
   const GatedForm form_;
   const size_t times_;     // delta steps per position
-  const size_t channels_;  // a head's queries, keys and values
+  const size_t channels_;  // columns of a head's queries, keys and values
   const float strength_, floor_;
   ShortConvolution convolution_;
   std::vector<Part> parts_;
-  std::vector<ShortConvolution::Part> columns_;  // those of each part
+  std::vector<ShortConvolution::Part> columns_;  // the columns of each part
   size_t width_ = 0;                             // number of columns of a head
-  // Places within a head's columns, or within the shared ones.
+  // Offsets of projections, within a head's columns or within the shared columns.
   size_t erase_at_ = 0, write_at_ = 0, decay_at_ = 0, gate_at_ = 0;
   size_t decay_width_ = 0;
   AlignedBuffer<float> norm_, skip_, decays_, decay_bias_;

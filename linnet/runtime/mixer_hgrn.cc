@@ -47,8 +47,8 @@ class ChannelMixer : public RuntimeMixer {
     }
   }
 
-  // The channels of all heads, then of each head the inputs of its convolutions at the last
-  // taps - 1 positions, oldest first.
+  // The scan's states, one number per channel of all heads; then for each head the inputs of its
+  // convolutions at the last taps - 1 positions, oldest first.
   MixerStateSize state_size() const override {
     return {.fixed = RoundUp(channels_ + heads_ * convolution_.PastFloats(), kAlign)};
   }
@@ -154,7 +154,7 @@ class ChannelMixer : public RuntimeMixer {
   }
 
   const GatedForm form_;
-  const size_t channels_;              // of all heads
+  const size_t channels_;              // number of channels of all heads
   ShortConvolution convolution_;       // of each head's i and f
   AlignedBuffer<float> norm_, bound_;  // [heads, V]
 };

@@ -26,7 +26,7 @@ class KernelMixer : public CacheMixer {
   }
 
  private:
-  // One query over keys [0, seen). `similarities` [seen] is working memory.
+  // Attends from one query to keys [0, seen). `similarities` [seen] is working memory.
   void Row(const float* q, size_t seen, size_t head, In k, In v, float* out,
            float* similarities) const {
     const float root = std::sqrt(static_cast<float>(dim_));
@@ -49,7 +49,7 @@ class KernelMixer : public CacheMixer {
       total += similarity;
       for (size_t m = 0; m < value_dim_; ++m) out[m] += similarity * value[m];
     }
-    // 0 if all similarities are 0, as in the other kinds.
+    // If the denominator is 0, the output is 0, as in the other kinds.
     const float denominator = total + eps_;
     for (size_t m = 0; m < value_dim_; ++m) out[m] = denominator > 0 ? out[m] / denominator : 0;
   }

@@ -134,15 +134,15 @@ class LinearMixer : public RuntimeMixer {
   }
 
  private:
-  // Pieces of the scratch memory.
+  // The parts of the scratch memory.
   struct Pieces {
-    float* features;  // [rows, heads, 2 F]
-    float* sums;      // [heads, F, M] and [heads, F]
+    float* features;  // [rows, heads, 2 F]: phi(q) and phi(k)
+    float* sums;      // s [heads, F, M] and z [heads, F]
     float* zeros;     // zero keys for Recall()
     float* kernel;
   };
-  // phi(q) and phi(k), or q and k where the kernels apply the map themselves (fused), and v; from
-  // row 0 on.
+  // phi(q), phi(k) and v of all rows; q and k instead if the kernels apply the map themselves
+  // (fused).
   struct Inputs {
     Strided<const float> q, k, v;
   };
@@ -164,8 +164,8 @@ class LinearMixer : public RuntimeMixer {
     return pieces;
   }
 
-  // Applies the feature map. `head` is the width of a head's columns, `key` and `value` their
-  // offsets within it. key = 0: no queries; key = SIZE_MAX: queries only.
+  // Applies the feature map. A head has `head` columns, with its key at offset `key` and its value
+  // at offset `value`. key = 0: there are no queries; key = SIZE_MAX: there are only queries.
   Inputs Mapped(const MixerCall& call, size_t head, size_t key, size_t value,
                 const Pieces& pieces) const {
     const bool queries = key != 0, keys = key != SIZE_MAX;
@@ -224,8 +224,8 @@ class LinearMixer : public RuntimeMixer {
     }
   }
 
-  // Options for the chunked and whole-sequence kernels, which do not support a floor: if there is
-  // one, they compute only the numerators.
+  // Options for the chunked and whole-sequence kernels. They do not support a floor, so if there is
+  // a floor, they compute only the numerators.
   kernels::CausalLinearOptions Product(kernels::CausalLinearOptions options) const {
     if (floor_ > 0) options.normalize = false;
     return options;
@@ -255,7 +255,7 @@ class LinearMixer : public RuntimeMixer {
     for (size_t m = 0; m < value_dim_; ++m) out[m] = denominator > 0 ? out[m] / denominator : 0;
   }
 
-  // One position of `batch` sequences.
+  // Reads one position of `batch` sequences.
   void Step(const MixerCall& call, const Inputs& in, size_t row, size_t batch, float* hot,
             float* cold, const uint8_t* recent, const size_t* sequences,
             const Pieces& pieces) const {

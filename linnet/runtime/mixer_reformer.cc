@@ -152,7 +152,7 @@ class ReformerMixer : public RuntimeMixer {
   const bool simple_;
   const size_t rounds_;
   const kernels::LshAttentionOptions options_;
-  const float stretch_;  // factor of the queries; 1: the kernel's scale
+  const float stretch_;  // factor of the queries; 1 if the spec has the kernel's scale
   const std::vector<float> planes_;
 };
 

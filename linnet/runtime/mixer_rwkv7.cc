@@ -70,7 +70,7 @@ class Rwkv7Mixer : public RuntimeMixer {
   }
 
  private:
-  // In the order of Projections() in model/mixers/rwkv7.cc.
+  // The projections, in the order of Projections() in model/mixers/rwkv7.cc.
   enum Index : uint8_t { kReceptance, kKey, kValue, kW1, kA1, kG1, kV1, kFirst, kCount };
 
   // Working memory: intermediate results, and the scan's inputs except the queries, which are
@@ -79,7 +79,7 @@ class Rwkv7Mixer : public RuntimeMixer {
     float *k, *v;                  // [rows, heads, K or V]
     float *decay, *erase, *write;  // [rows, heads, K]
     float* rank;                   // [rows, rank], a first factor's columns after the activation
-    float* line;                   // [rows, heads, V], low-rank products: shares, then output gates
+    float* line;                   // [rows, heads, V], low-rank products: first of v, then of g
     float* s;                      // [heads, K, V], the scan's state if the call keeps none
     float* kernel;
     size_t used;
@@ -108,15 +108,15 @@ class Rwkv7Mixer : public RuntimeMixer {
     return {.batch = batch, .length = length, .heads = heads, .dim = dim_, .value_dim = value_dim_};
   }
 
-  // Columns of head h of the group.
+  // Columns of head h of the group, in the projection `index`.
   static const float* In(const MixerCall& call, size_t row, const Pieces& pieces, Index index,
                          size_t h = 0) {
     const Columns& columns = pieces.columns[index];
     return call.in + row * call.in_width + columns.at + h * columns.stride;
   }
 
-  // A low-rank product: to [rows, heads of the group, width] = act(the columns of the projection
-  // `index`, its first factor) times the second factor.
+  // Computes a low-rank product: to [rows, heads of the group, width] = act(a) times the second
+  // factor, where a are the columns of the projection `index`, which is the first factor.
   template <class Act>
   void LowRank(const MixerCall& call, Index index, const SecondFactor& second, size_t width,
                Act act, const Pieces& pieces, float* to) const {
@@ -153,7 +153,7 @@ class Rwkv7Mixer : public RuntimeMixer {
   }
 
   // Computes k, erase and write of one head and row, at offset `at` of their pieces, from the
-  // projected key and the rates `a`, which it overwrites in pieces.write.
+  // projected key and the rates `a`. The rates are in pieces.write, which is overwritten.
   void Keys(const float* key, size_t head, size_t at, const Pieces& pieces) const {
     const float *factor = removal_.data() + head * dim_, *key_rate = key_rate_.data() + head * dim_;
     float *k = pieces.k + at, *erase = pieces.erase + at, *write = pieces.write + at;
@@ -185,7 +185,7 @@ class Rwkv7Mixer : public RuntimeMixer {
             .write = rows(pieces.write, dim_)};
   }
 
-  // One position of every sequence.
+  // Reads one position of every sequence.
   void Step(const MixerCall& call, const Pieces& pieces) const {
     kernels::ScanStep(Shape(call.block.sequences, 1, call.count()), kOptions,
                       {.in = Inputs(call, 0, pieces),
@@ -197,7 +197,7 @@ class Rwkv7Mixer : public RuntimeMixer {
                        .scratch = pieces.kernel});
   }
 
-  // The rows of one sequence, from its state or from zeros.
+  // Reads the rows of one sequence, starting from its state or from zeros.
   void Scan(const MixerCall& call, size_t sequence, const Pieces& pieces) const {
     const size_t size = dim_ * value_dim_, row = call.block.Row(sequence), count = call.count();
     float* s = pieces.s;

@@ -175,7 +175,7 @@ class StackPacker {
   Packer& packer_;
 };
 
-// Returns a mixer's tensors; empty ones if only sizes are needed.
+// Returns a tensor of a mixer by its full name; an empty one if only sizes are needed.
 using TensorsOf = FunctionRef<std::span<const float>(const std::string&)>;
 
 // The parts of a stack, without weights. `precision` is the precision of its products.
@@ -246,9 +246,9 @@ PackedStem StemOf(const ModelSpec& spec) {
   return stem;
 }
 
-// The state layout of the parts of the stack before the predictor, and of the stem. Sets each one's
-// `state`, its index in the layout. The stem's state comes last: the features of the last
-// R = StemFeatures().Reach() bytes, those of byte n at index n mod R.
+// The state layout of the parts of the stack before the predictor, and of the stem. Sets `state` of
+// each part and of the stem to its index in the layout. The stem's state comes last: the features
+// of the last R = StemFeatures().Reach() bytes, those of byte n at index n mod R.
 std::shared_ptr<const StateLayout> Layout(const ModelSpec& spec, Precision precision, bool steps,
                                           std::vector<PackedPart>& parts, PackedStem& stem) {
   auto layout = std::make_shared<StateLayout>();
@@ -396,7 +396,7 @@ void Model::Packed::ReadTables(const Checkpoint& checkpoint) {
   }
   if (position_dims > 0) {
     positions = AlignedCopy(checkpoint.Tensor("pos_embedding.pe"));
-    // The table follows the sine formula if rows 2^n - 1 and the last row do.
+    // The table counts as computed by the sine formula if rows 2^n - 1 and the last row are.
     std::vector<float> row(position_dims);
     for (int64_t t = 0; endless_positions && t < spec.input.max_length; t = 2 * t + 1) {
       const int64_t at = 2 * t + 1 < spec.input.max_length ? t : spec.input.max_length - 1;

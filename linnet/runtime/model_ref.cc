@@ -157,7 +157,7 @@ class MixerRef {
       }
       return out;
     }
-    // Steps read rounded sums; longer pieces do not. Maps with a floor always step.
+    // Steps read rounded sums; pieces of several positions do not. Maps with a floor always step.
     const double floor = Floor(features);
     kernels::LinearStepRef state(features, value_dim(),
                                  {kernels::FeatureMap::kIdentity, true, spec_.eps}, head.narrow,
@@ -251,7 +251,7 @@ class MixerRef {
     return out;
   }
 
-  // The queries, scaled so that scores have the spec's `scale`.
+  // Scales the queries so that scores, which are divided by sqrt(D), have the spec's `scale`.
   Rows Stretched(Rows q) const {
     const double stretch = Scale() * std::sqrt(static_cast<double>(dim()));
     for (Row& row : q) {
@@ -419,7 +419,8 @@ class ModelRef::Network {
     }
   }
 
-  // Zeros before the separator; then the outputs of the decoder over the encoder's memory.
+  // Returns zeros before the separator, then the outputs of the decoder, which attends to those of
+  // the encoder.
   Rows Pair(const std::vector<int32_t>& tokens, Pieces pieces) {
     const auto separator = std::find(tokens.begin(), tokens.end(), Vocabulary::kSeparator);
     const auto first = static_cast<size_t>(separator - tokens.begin());
@@ -456,7 +457,7 @@ class ModelRef::Network {
       const MixerSpec& own = spec_.stack.mixer(Size(l));
       const MixerSpec self = encoder ? CrossMixer(own) : own;
       if (spec_.stack.convolution > 0) {
-        next();  // a convolution has no groups
+        next();  // skips the convolution, which has no groups
         add(layer + "convolution_norm",
             [&](const Rows& y) { return Convolved(layer + "convolution", y); });
       }
@@ -576,7 +577,7 @@ class ModelRef::Network {
     return mixed;
   }
 
-  // The same for a recurrence. Its state is not rounded, so pieces do not matter.
+  // Mixed() for a recurrence. The state is not rounded, so pieces do not matter.
   Rows Recurrence(const std::string& name, const MixerSpec& mixer, const Rows& x) {
     const MixerInfo kind = FindMixer(mixer.kind);
     std::map<std::string, Rows> in;
@@ -659,7 +660,7 @@ class ModelRef::Network {
     Row weight;
     std::vector<float> factor;
   };
-  // `tensor` [out, in].
+  // The matrix of the tensor [out, in], rounded at its first use.
   const Matrix& MatrixOf(const std::string& tensor, size_t out) {
     const auto known = matrices_.find(tensor);
     if (known != matrices_.end()) return known->second;
@@ -717,7 +718,8 @@ class ModelRef::Network {
   Rows Grouped(const std::string& name, const Rows& x, const PackedPart& part) {
     return Grouped(name, x, part.groups, part.values);
   }
-  // A product over groups of inputs. A group has `width` columns per head or hidden unit.
+  // y = x W^T + b, as a sum over groups of inputs. A group has `width` inputs per head or hidden
+  // unit.
   Rows Grouped(const std::string& name, const Rows& x, const std::vector<PackedGroup>& groups,
                size_t width) {
     Row bias(checkpoint_.Tensor(name + ".weight").size() / x[0].size());
@@ -753,7 +755,7 @@ class ModelRef::Network {
   }
 
   const Checkpoint& checkpoint_;
-  const Model::Packed& model_;  // for its groups
+  const Model::Packed& model_;  // used only for its groups
   const Precision precision_;
   const ModelSpec& spec_;
   std::map<std::string, Matrix> matrices_;

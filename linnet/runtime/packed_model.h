@@ -2,11 +2,11 @@
 //
 // A stack is a list of parts, each a residual branch with a layer norm before or after. A part's
 // work is split into at most kMaxGroups groups, whatever the number of threads: groups of heads, or
-// slices of d_ff. A group's two products (into its own heads or hidden units, and back to d_model)
-// lie side by side in reading order, and the groups' contributions to a part's result are summed in
-// group order. So the results do not depend on the number of threads, bit for bit, and each thread
-// reads one contiguous range of memory between two barriers. A group of a narrow matrix is a
-// multiple of 64 inputs wide (kernels::kNarrowInputs), so there are fewer groups.
+// slices of d_ff. The matrices of a group (from d_model to its heads or hidden units, and back to
+// d_model) lie next to each other in reading order, and the groups' contributions to a part's
+// result are summed in group order. So the results do not depend on the number of threads, bit for
+// bit, and each thread reads one contiguous range of memory between two barriers. In narrow models
+// a group's width is a multiple of 64 (kernels::kNarrowInputs), so there are fewer groups.
 #ifndef LINNET_RUNTIME_PACKED_MODEL_H_
 #define LINNET_RUNTIME_PACKED_MODEL_H_
 
@@ -34,21 +34,21 @@ inline constexpr size_t kMaxGroups = 8, kMaxNarrowGroups = 4;
 // A matrix within `weights`, packed as in kernels/linear.h or narrow_linear.h.
 using PackedMatrix = const std::byte*;
 
-// A product of the layer's input.
+// A matrix that multiplies the layer's input.
 struct PackedProduct {
   size_t width = 0;  // columns
   PackedMatrix matrix = nullptr;
-  const float* shift = nullptr;  // [d_model], of a token shift of the input; null: none
+  const float* shift = nullptr;  // [d_model], a token shift of the input; null: none
 };
 
 struct PackedGroup {
   size_t begin = 0, end = 0;  // heads, or hidden units
   size_t in_width = 0;        // columns of all products in `in`, and of carried projections
-  // d_model -> each head's projections in turn, one product per input of the mixer; or d_model ->
-  // hidden units (if gated, all gates come first)
+  // Heads: d_model -> each head's projections in turn, one product per input of the mixer. Hidden
+  // units: one product, d_model -> hidden units (if gated, all gates come first).
   std::vector<PackedProduct> in = {};
   size_t memory_width = 0;        // cross attention: columns of `memory`
-  PackedMatrix memory = nullptr;  // memory's d_model -> each head's keys and values
+  PackedMatrix memory = nullptr;  // d_model of the memory -> each head's keys and values
   PackedMatrix out = nullptr;     // values or hidden units -> d_model; the first group has the bias
 };
 
@@ -63,11 +63,11 @@ struct PackedPart {
   std::vector<PackedGroup> groups;      // empty for a convolution
   std::shared_ptr<RuntimeMixer> mixer;  // kMixer and kCross
   bool one_norm = false;  // the heads of all groups are normalized together (MixerCall::squares)
-  size_t values = 0;      // columns per head (M), or per hidden unit (1)
+  size_t values = 0;      // columns per head (M) or per hidden unit (1) that `out` reads
   const float *convolution_weight = nullptr, *convolution_bias = nullptr;  // [width, d], [d]
   size_t state = SIZE_MAX;  // index in StateLayout::parts; SIZE_MAX: no state
-  // Floats at the beginning of the state for the last row of the part's input, for token shifts; 0:
-  // the part has none.
+  // Number of floats at the beginning of the part's state that keep the last row of its input, for
+  // token shifts; 0: the part has no token shift.
   size_t shift_floats = 0;
 
   size_t count() const { return groups.empty() ? 1 : groups.size(); }
@@ -94,7 +94,7 @@ struct PackedStem {
   };
   std::vector<Color> colors;  // empty: the model has no stem
   size_t channels = 0;
-  size_t window = 0;        // features in the window of the second convolution, times `channels`
+  size_t window = 0;        // inputs of `output`: features in its window, times `channels`
   size_t state = SIZE_MAX;  // index in StateLayout::parts; SIZE_MAX: no state
 };
 
@@ -113,7 +113,8 @@ struct LINNET_HIDDEN Model::Packed {
                ? kernels::PackedLinearSize(in, out) * sizeof(float)
                : kernels::PackedNarrowSize(NarrowTypeOf(precision), in, out);
   }
-  // Whether the model is an RNN, that is, every layer has a state. Others read whole sequences.
+  // Whether the model is an RNN, that is, every layer has a state. Other models read whole
+  // sequences.
   bool steps() const { return steps_; }
 
   ModelSpec spec;

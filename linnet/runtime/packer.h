@@ -31,11 +31,12 @@ class Packer {
   PackedMatrix Columns(Precision precision, const std::string& name, size_t out, size_t in,
                        size_t begin, size_t end, bool with_bias);
 
-  // Rows of several matrices with `in` columns, stacked, with their biases.
+  // Rows [begin, end) of name.weight.
   struct Rows {
     std::string name;
     size_t begin, end;
   };
+  // Stacks rows of several matrices with `in` columns, and their biases.
   PackedMatrix Stacked(Precision precision, const std::vector<Rows>& parts, size_t in);
 
   // Both matrices of one direction of an LSTM layer, with their biases. `end` completes the
@@ -58,7 +59,7 @@ class Packer {
  private:
   void Pack(Precision precision, const float* weight, size_t out, size_t in, size_t begin,
             size_t end, std::span<const float> factor, const float* bias, std::byte* to);
-  // Packs columns [begin, end), with the scales of whole rows.
+  // Packs columns [begin, end) of a rounded matrix. Scales are those of its whole rows.
   static void PackRounded(const Int8Matrix& matrix, size_t in, size_t begin, size_t end,
                           const float* bias, std::byte* to);
   std::byte* Take(size_t bytes);

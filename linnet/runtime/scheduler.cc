@@ -48,7 +48,8 @@ struct LINNET_HIDDEN Scheduler::Impl {
     std::exception_ptr error;
   };
   Drawn Draw(const Entry& entry, std::span<const float> outputs) const;
-  // Draws a token for each of these sequences and applies the result: outputs [sequences, width].
+  // Draws a token for the request in each of these slots, and continues or ends the request:
+  // outputs [slots, width].
   void Deliver(std::span<const size_t> slots, std::span<const float> outputs);
   void Take(size_t slot, const std::shared_ptr<Entry>& entry, const Drawn& drawn);
   void End(size_t slot, std::optional<Finished> why);
@@ -59,7 +60,8 @@ struct LINNET_HIDDEN Scheduler::Impl {
   SchedulerOptions options_;
   size_t most_positions_;
   State state_;
-  // Shared with the running callback, which may cancel its own request.
+  // The running request of each sequence of state_; null: none. A slot is an index of both. Shared
+  // with the running callback, which may cancel its own request.
   std::vector<std::shared_ptr<Entry>> slots_;
   std::deque<Entry> waiting_;
   size_t running_ = 0, first_prompt_ = 0;
@@ -161,8 +163,9 @@ void Scheduler::Impl::Admit() {
   }
 }
 
-// Reads prompts in turn, so that none starves. Each pass reads, in one call, a piece and as many
-// others of its kind (last or not, one token or more) as fit into the budget.
+// Reads prompts in turn, so that none starves. Each pass of the outer loop reads, in one call of
+// the engine, the next piece of one prompt, and pieces of other prompts as far as the budget lasts.
+// All are of the first piece's kind: the last of its prompt or not, one token or more.
 void Scheduler::Impl::ReadPrompts() {
   const auto left = [&](size_t slot) {
     return slots_[slot] ? slots_[slot]->request.prompt.size() - slots_[slot]->read : 0;
@@ -181,7 +184,7 @@ void Scheduler::Impl::ReadPrompts() {
       const size_t piece = std::min(kPiece, rest);
       if (reading_.empty()) {
         last = rest <= kPiece, one = piece == 1;  // last pieces return outputs; one token is a step
-        // A long prompt continues after the others' turn.
+        // A long prompt continues only after the other prompts have had their turn.
         first_prompt_ = (slot + 1) % slots_.size();
       } else if ((rest <= kPiece) != last || (piece == 1) != one ||
                  tokens_.size() + piece > budget) {

@@ -129,8 +129,8 @@ TEST(Scheduler, ContinuesFromAState) {
   EXPECT_EQ(seen[1].outputs, want);
 }
 
-// Continuing from each state given to `passed`, and from the prompt's end with its outputs, gives
-// the same bits.
+// Requests that continue from the states given to `passed`, the last one with the outputs at the
+// prompt's end, get the same bits as a request with the whole prompt.
 TEST(Scheduler, SharedPromptsAreReadOnce) {
   const auto model = SmallModel();
   for (const bool parallel : {false, true}) {
@@ -209,7 +209,7 @@ TEST(Scheduler, RefusedRequestsAreUnchanged) {
   EXPECT_TRUE(endless.Submit(Asking({1}, 1, seen[0])));
 }
 
-// A long prompt is read although shorter ones keep arriving, however few tokens a round reads.
+// A long prompt is read although shorter prompts keep arriving, however few tokens a round reads.
 TEST(Scheduler, EveryPromptIsReadEventually) {
   const auto model = SmallModel();
   Engine engine(model, {.threads = 1});

@@ -2,7 +2,7 @@
 // is one of the mixer's projections.
 //
 //   SecondFactor factor(weight, bias, heads, width);        // weight [heads * width, rank]
-//   factor.Apply(rows, x, x_stride, group, y, y_stride);    // y = x W^T + b, the group's heads
+//   factor.Apply(rows, x, x_stride, heads, y, y_stride);    // y = x W^T + b, for these heads
 #ifndef LINNET_RUNTIME_SECOND_FACTOR_H_
 #define LINNET_RUNTIME_SECOND_FACTOR_H_
 
@@ -18,9 +18,9 @@ namespace linnet {
 
 class SecondFactor {
  public:
-  // weight [heads * width, rank], or with `transposed` [rank, heads * width]; empty if only sizes
-  // are needed. bias empty: none.
   SecondFactor() = default;
+  // weight [heads * width, rank], or with `transposed` [rank, heads * width]; empty if only sizes
+  // are needed. bias [heads * width]; empty: none.
   SecondFactor(std::span<const float> weight, std::span<const float> bias, size_t heads,
                size_t width, bool transposed = false)
       : rank_(weight.size() / (heads * width)), width_(width) {
@@ -41,7 +41,7 @@ class SecondFactor {
 
   size_t rank() const { return rank_; }
 
-  // x [rows, rank], y [rows, heads of the group * width]; strides in floats.
+  // x [rows, rank], y [rows, (heads.end - heads.begin) * width]; strides in floats.
   void Apply(size_t rows, const float* x, size_t x_stride, const kernels::HeadRange& heads,
              float* y, size_t y_stride) const {
     for (size_t h = heads.begin; h < heads.end; ++h, y += width_) {
@@ -52,7 +52,7 @@ class SecondFactor {
 
  private:
   size_t rank_ = 0, width_ = 0, head_floats_ = 0;
-  AlignedBuffer<float> packed_;  // of each head
+  AlignedBuffer<float> packed_;  // [heads, head_floats_]
 };
 
 }  // namespace linnet

@@ -41,12 +41,12 @@ class ShortConvolution {
   struct Rows {
     const float* in;  // [length, channels], rows `stride` apart
     size_t stride, length;
-    float* past;  // [PastFloats()], updated; null: zeros, and none is kept
+    float* past;  // [PastFloats()], read and updated; null: zeros, not updated
   };
-  // Writes part p at row t to to(p, t).
+  // Convolves the rows, and writes part p of row t to the address to(p, t).
   template <class To>
   void Run(size_t head, const Rows& rows, std::span<const Part> parts, const To& to) const {
-    // The inputs at row t; null: zeros.
+    // The inputs at row t, or if t < 0 at a past position; null: zeros.
     const auto input = [&](ptrdiff_t t) -> const float* {
       if (t >= 0) return rows.in + static_cast<size_t>(t) * rows.stride;
       if (rows.past == nullptr) return nullptr;
@@ -75,7 +75,7 @@ class ShortConvolution {
         }
       }
     }
-    // From the oldest on: row t + 1 of the past is read only after row t has been written.
+    // Moves the past. In this order, no row of it is overwritten before it is read.
     for (size_t w = 0; rows.past != nullptr && w + 1 < taps_; ++w) {
       const auto t = static_cast<ptrdiff_t>(rows.length + w) - oldest;
       std::copy_n(input(t), channels_, rows.past + w * channels_);

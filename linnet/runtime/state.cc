@@ -23,9 +23,9 @@ namespace linnet {
 namespace {
 
 constexpr const char* kMetadata = "linnet.state";
-constexpr int kFormat = 3;  // 1 lacked waiting keys, 2 a checksum
+constexpr int kFormat = 3;  // format 1 lacked the waiting keys, formats 1 and 2 the checksum
 
-// Over positions, waiting keys, floats and tokens.
+// The checksum of a state: over its positions, waiting keys, floats and tokens.
 uint64_t Checksum(std::initializer_list<std::span<const std::byte>> parts) {
   uint64_t hash = 0;
   for (const std::span<const std::byte> part : parts) hash = Hash(part, hash);
@@ -87,7 +87,7 @@ void StateData::CheckFits(const Model& model) const {
   }
 }
 
-// A cache needs no reset: only rows before the position are read.
+// Caches are not reset: only their rows before the position are read.
 void StateData::Reset(size_t sequence) {
   CheckSequence(sequence);
   positions[sequence] = 0, waiting[sequence] = 0;
@@ -235,7 +235,7 @@ void State::Assign(size_t sequence, const State& other) {
 
 namespace {
 
-// Calls write(writer) with a writer of the state's file.
+// Calls write(writer) with a writer that holds the contents of the state's file.
 void Export(const StateData& state, const Model& model,
             FunctionRef<void(const SafetensorsWriter&)> write) {
   state.CheckFits(model);

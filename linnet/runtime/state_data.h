@@ -21,7 +21,7 @@ struct StateData {
   // A state without sequences, for the model of `other`, with this capacity.
   static StateData Like(const StateData& other, size_t capacity);
 
-  // The contents of a State. Null (an empty State): contents without sequences.
+  // The contents of a State; for null (an empty State), contents without sequences.
   static const StateData& Of(const std::unique_ptr<StateData>& data);
 
   size_t batch() const { return positions.size(); }
@@ -30,8 +30,9 @@ struct StateData {
   // Throws InputError unless the state belongs to this model.
   void CheckFits(const Model& model) const;
 
-  size_t per_sequence() const { return layout ? layout->Floats(capacity) : 0; }  // floats of `data`
-  size_t tokens() const { return layout ? layout->Tokens(capacity) : 0; }        // of `recent`
+  // Floats of `data` per sequence, and tokens of `recent` per sequence.
+  size_t per_sequence() const { return layout ? layout->Floats(capacity) : 0; }
+  size_t tokens() const { return layout ? layout->Tokens(capacity) : 0; }
 
   // Makes room for `batch` sequences, all zero.
   void Resize(size_t batch);
@@ -55,7 +56,7 @@ struct StateData {
 
   uint64_t model = 0;  // the model's fingerprint
   std::shared_ptr<const StateLayout> layout;
-  size_t capacity = 0;            // positions with room, if the layout grows
+  size_t capacity = 0;            // positions that have room; 0 if the layout does not grow
   std::vector<size_t> positions;  // [batch]
   std::vector<uint8_t> waiting;   // [batch]: number of keys not yet folded (kernels/linear_step.h)
   AlignedBuffer<float> data;      // [batch, StateLayout::Floats(capacity)]

@@ -1,5 +1,6 @@
-// Memory layout of one sequence's state (private to linnet/runtime): the states of a stack's parts,
-// consecutively. Caches have a capacity in positions, which may grow; the rest has a fixed size.
+// Memory layout of one sequence's state (private to linnet/runtime): the states of a stack's parts
+// (its residual branches), one after the other. Caches have a capacity in positions, which may
+// grow; the rest has a fixed size.
 #ifndef LINNET_RUNTIME_STATE_LAYOUT_H_
 #define LINNET_RUNTIME_STATE_LAYOUT_H_
 
@@ -14,16 +15,16 @@ namespace linnet {
 
 struct StateLayout {
   std::vector<MixerStateSize> parts;
-  // Tokens kept in addition to the floats: the last `reach` (ModelSpec::Reach()), position p at
-  // index p mod reach; if keeps_tokens, all of them, up to `capacity`; in encoder-decoders, the
-  // encoder's.
+  // A state also keeps tokens: the last `reach` (ModelSpec::Reach()), the token at position p at
+  // index p mod reach; if keeps_tokens, all tokens, up to the capacity; in encoder-decoders, the
+  // tokens of the encoder.
   size_t reach = 0;
   bool keeps_tokens = false;
   size_t source = 0;          // encoder-decoders: maximum number of encoder tokens; 0: no encoder
   size_t fold_keys = 1;       // keys per fold (LinearStepShape::RecentKeys()); 1: no mixer folds
-  size_t first_capacity = 0;  // of a new state
+  size_t first_capacity = 0;  // capacity of a new state
 
-  // Offset of a part, and the size of all parts, in floats.
+  // Offset of a part's state, in floats. Floats() is the size of all parts.
   size_t Begin(size_t part, size_t capacity) const {
     size_t floats = 0;
     for (size_t i = 0; i < part; ++i) floats += parts[i].Floats(capacity);
@@ -43,7 +44,8 @@ struct StateLayout {
     return keeps_tokens ? capacity : source > 0 ? source + 1 : reach;
   }
 
-  // Copies a sequence's floats to memory of another capacity; caches keep `length` positions.
+  // Copies a sequence's floats to memory of another capacity: of caches, the first `length`
+  // positions.
   void Move(const float* from, size_t from_capacity, float* to, size_t to_capacity,
             size_t length) const;
 };

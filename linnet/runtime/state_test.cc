@@ -51,7 +51,7 @@ TEST(State, SequencesAtDifferentPositionsStepTogether) {
   }
 }
 
-// Pieces of unequal length read together and one by one: the same bits in outputs and states.
+// Pieces of unequal length give the same bits in outputs and states, read together or one by one.
 TEST(State, PiecesOfUnequalLengthAreReadTogether) {
   ModelSpec spec = LongCopy();
   spec.stack.mixer().kind = "full";
@@ -105,8 +105,8 @@ TEST(State, PiecesOfUnequalLengthAreReadTogether) {
   refuses(off, {2, 3});
 }
 
-// Chosen sequences of a state continue with the outputs that they have alone; the others do not
-// change.
+// Chosen sequences of a state continue with the outputs that they have alone; the state's other
+// sequences do not change.
 TEST(State, StepsOfChosenSequencesLeaveTheOthersUnchanged) {
   for (const size_t batch : {5, 40}) {
     Engine engine(Grid().model, {.threads = 2});
@@ -371,7 +371,7 @@ TEST(State, AWindowsStateIsConstant) {
     ASSERT_EQ(state.bytes(), bytes) << t;
     all.insert(all.end(), out.begin(), out.end());
   }
-  double largest = 0;  // output
+  double largest = 0;  // magnitude of an output
   for (const Doubles& row : want) {
     for (const double x : row) largest = std::max(largest, std::abs(x));
   }

@@ -11,7 +11,7 @@ namespace {
 
 using kernels::LinearMode;
 
-// Number of features in the state.
+// Number of bytes whose features are in the state.
 size_t Kept(const Model::Packed& model) {
   return static_cast<size_t>(StemFeatures(model.spec).Reach());
 }
@@ -41,7 +41,7 @@ Stem::Stem(const Model::Packed& model, const Block& block, const StemWork& work)
   }
 }
 
-// A row of the block: position t of a sequence of the block, which predicts byte `next`.
+// A row of the block: position t of one of its sequences. The row predicts byte `next`.
 struct Stem::Row {
   size_t row, sequence, t, next;
 };
@@ -72,7 +72,7 @@ void Stem::ForColors(size_t begin, size_t end, Body body) const {
   }
 }
 
-// Byte `index` of the row's sequence, which the row's position has read.
+// Byte `index` of the row's sequence; it must be read at or before the row.
 int32_t Stem::Byte(const Row& row, size_t index) const {
   if (index < block_.Position(row.sequence)) {
     const size_t reach = model_.layout->reach;
@@ -82,7 +82,7 @@ int32_t Stem::Byte(const Row& row, size_t index) const {
   return last[static_cast<ptrdiff_t>(index) - static_cast<ptrdiff_t>(row.next - 1)];
 }
 
-// h[index], index <= row.next. Null: zeros.
+// The features h[index] of StemSpec, index <= row.next. Null: zeros.
 const float* Stem::FeaturesOf(const Row& row, size_t index) const {
   if (index == 0) return nullptr;
   const size_t first = Next(row.sequence, 0), channels = model_.stem.channels;

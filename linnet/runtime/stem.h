@@ -1,7 +1,7 @@
 // The causal stem of images (StemSpec) over the rows of a block (private to linnet/runtime).
 //
 //   const Stem stem(model, block, work);
-//   stem.Features(begin, end);   // of these rows; then a barrier, if others compute other rows
+//   stem.Features(begin, end);   // of these rows; then a barrier, if a team divides the rows
 //   stem.Output({.begin = begin, .end = end, .to = d_model}, LinearMode::kAdd, x);
 //   stem.Keep();                 // once, after every member of the team has called Output()
 #ifndef LINNET_RUNTIME_STEM_H_
@@ -19,14 +19,14 @@ struct StemWork {
   float* features;    // [rows, channels], of the block's rows; shared like x
   float* in;          // [kStemRows, inputs of a convolution]
   float* out;         // [kStemRows, outputs of a convolution]
-  float* sum;         // [rows, d_model], shared, if a team divides the columns of few rows
+  float* sum;         // [rows, d_model], shared; used if a team divides the columns, not the rows
   std::byte* narrow;  // rounded inputs of the second convolution, in narrow models
 };
 
 // Rows of one color that are multiplied together.
 inline constexpr size_t kStemRows = 32;
 
-// Floats of `in` and `out`, and bytes of `narrow`; 0 without a stem.
+// Floats of StemWork::in and out, and bytes of narrow; 0 without a stem.
 size_t StemInFloats(const PackedStem& stem);
 size_t StemOutFloats(const Model::Packed& model);
 size_t StemNarrowBytes(const Model::Packed& model);
@@ -36,12 +36,12 @@ class Stem {
   Stem(const Model::Packed& model, const Block& block, const StemWork& work);
 
   void Features(size_t begin, size_t end) const;
-  // Writes a part of the stem's output to y [rows of the block, d_model], or adds it. Needs the
-  // features of all earlier rows of the block.
+  // Part of the output [rows of the block, d_model].
   struct Part {
     size_t begin, end;    // rows
     size_t from = 0, to;  // columns; `from` is a multiple of kernels::kPanel
   };
+  // Writes that part to y, or adds it. Needs the features of its rows and of all rows before them.
   void Output(const Part& part, kernels::LinearMode mode, float* y) const;
   // Stores the features that the next block needs.
   void Keep() const;
@@ -67,7 +67,7 @@ class Stem {
   const Model::Packed& model_;
   const Block& block_;
   const StemWork& work_;
-  float* states_ = nullptr;  // of the state's sequence 0; null: none
+  float* states_ = nullptr;  // the stem's state of the sequence at place 0; null: none
 };
 
 }  // namespace linnet

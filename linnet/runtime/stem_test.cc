@@ -26,7 +26,7 @@ using kernels::TestName;
 
 LINNET_SUITE_ON_EACH_ISA(StemTest);
 
-// A stem without features in the state; and a model whose state also has a cache.
+// A stem whose state keeps no features.
 const TestModel& OneFeature() {
   static const TestModel model([] {
     ModelSpec spec = StemImages();
@@ -35,6 +35,7 @@ const TestModel& OneFeature() {
   }());
   return model;
 }
+// A model whose state also has a cache.
 const TestModel& Cached() {
   static const TestModel model([] {
     ModelSpec spec = StemInColor();
@@ -92,7 +93,7 @@ TEST_P(StemTest, ResultsDoNotDependOnThreadsOrBatch) {
   }
 }
 
-// Pieces of unequal length, of sequences at different positions: in one call, and one by one.
+// Reads pieces of unequal length, of sequences at different positions, in one call and one by one.
 TEST(Stem, SequencesArePacked) {
   const TestModel& of = StemmedColor();
   for (const auto& model : {of.model, of.In(Precision::kInt8)}) {
@@ -125,7 +126,7 @@ TEST(Stem, SequencesArePacked) {
   }
 }
 
-// A model without a recurrent form computes all features of a sequence again.
+// A model without a recurrent form computes all features of a sequence again at each call.
 TEST_P(StemTest, WholeSequencesMatchTheReference) {
   for (const ModelSpec& spec : {Hashing(StemImages()), Hashing(StemInColor())}) {
     const TestModel model(spec);
@@ -197,7 +198,7 @@ TEST(Stem, StatesKeepTheFeatures) {
   EXPECT_EQ(rest(twice, 61), want);
   EXPECT_EQ(rest(loaded, 61), want);
   loaded.Reset();
-  const Floats again = rest(loaded, 0);  // in steps only: other roundings
+  const Floats again = rest(loaded, 0);  // reads in steps only, so it rounds differently
   for (size_t i = 0; i < width; ++i) EXPECT_NEAR(again[i], want[i], 1e-4) << i;
 }
 

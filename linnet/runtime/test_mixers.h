@@ -20,7 +20,7 @@ struct MixerCase {
   ModelSpec spec;
 };
 
-// Deliberately ragged sizes; narrow models have several groups.
+// Deliberately ragged sizes, large enough that narrow models also have several groups.
 inline ModelSpec Small(const std::vector<MixerSpec>& pattern) {
   ModelSpec spec;
   spec.stack.pattern = pattern;
@@ -95,7 +95,7 @@ inline std::vector<std::pair<std::string, MixerSpec>> Variants(const MixerInfo& 
     modern.qkv_bias = modern.out_bias = false;
     add("full", "modern", modern);
     add("full", "rotary_grouped", {.rotary = true, .key_heads = 2});
-    // With the usual eps, one of these heads' outputs is so small that its norm magnifies a
+    // With the usual eps, a head whose output is very small would fail: the norm magnifies its
     // rounding to bf16 beyond the tolerance.
     add("gla", "grouped", {.key_heads = 2, .output_norm_eps = 0.01f});
     add("retention", "grouped", {.key_heads = 2});
@@ -137,7 +137,8 @@ inline std::vector<MixerCase> MakeCases() {
       first = false;
     }
   }
-  // Values carried to later layers, token shifts in every block, and a norm of the embeddings.
+  // Models with values carried to later layers, token shifts in every block, and a norm of the
+  // embeddings.
   MixerSpec rwkv7 = mixer("rwkv7");
   rwkv7.decay_rank = 5, rwkv7.rate_rank = 3, rwkv7.gate_rank = 7;
   MixerSpec reading = rwkv7;
@@ -161,7 +162,7 @@ inline std::vector<MixerCase> MakeCases() {
   add("hybrid_window_frames", OfFrames({linear, window}), 0, true);
   add("hybrid_hashing_tokens", OfTokens({linear, reformer}));
   add("hybrid_hashing_floored_tokens", OfTokens({reformer, floored}), 3);
-  // A bidirectional mixer makes the network non-causal; the causal one stays causal.
+  // A bidirectional mixer makes the network non-causal; a causal mixer in it stays causal.
   add("hybrid_frames", OfFrames({linear, full}), 3);
   add("hybrid_floored_frames", OfFrames({floored, mixer("linear")}));
   add("hybrid_causal_frames", OfFrames({linear, floored}), 4, true);

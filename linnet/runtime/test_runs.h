@@ -1,4 +1,4 @@
-// For runtime tests: a model's outputs for a prefix and then steps.
+// For runtime tests: runs a model on a prefix and then in steps.
 //
 //   CheckCut(model, want, tokens, /*cut=*/7, /*threads=*/2);      // against the reference
 //   EXPECT_EQ(RunOne(Grid(), 3, 5, 2, 20, 20), RunOne(Grid(), 1, 1, 0, 20, 20));
@@ -16,7 +16,8 @@
 
 namespace linnet {
 
-// Compares a prefix up to `cut`, then steps, with the reference.
+// Reads the first `cut` tokens as a prefix and the others in steps, and compares the outputs with
+// those of the reference, `want`.
 inline void CheckCut(const std::shared_ptr<const Model>& model, const std::vector<Doubles>& want,
                      const Tokens& tokens, size_t cut, int threads, double tolerance = 1e-4) {
   Engine engine(model, {.threads = threads});
@@ -33,7 +34,8 @@ inline void CheckCut(const std::shared_ptr<const Model>& model, const std::vecto
   EXPECT_LT(Worst(got, want), tolerance) << "cut at " << cut << ", threads " << threads;
 }
 
-// Outputs of sequence `which` of `batch`, for a prefix and then steps.
+// The outputs of sequence `which` in a batch of `batch` that reads a prefix and then steps. `as`:
+// the model in another precision; null: model.model.
 inline Floats RunOne(const TestModel& model, int threads, size_t batch, size_t which, size_t prefix,
                      size_t steps, std::shared_ptr<const Model> as = nullptr) {
   Engine engine(as ? as : model.model, {.threads = threads});

@@ -19,7 +19,7 @@ using kernels::LinearMode;
 // Up to this many rows, each member of a team normalizes all of them, which saves one barrier.
 constexpr size_t kRedundantRows = 4;
 
-// One stack over the rows of a block.
+// Runs one stack over the rows of a block.
 class Walker {
  public:
   Walker(const Model::Packed& model, const PackedStack& stack, const Block& block,
@@ -58,7 +58,7 @@ class Walker {
                                : parts[i + 1].norm,
                       last ? nullptr : &parts[i + 1]);
     }
-    // In norm_first layers the last part's norm was already the final one.
+    // In norm_first stacks the norm after the last part already was the final norm.
     if (!first() && stack_.final_norm.weight != nullptr && (block_.outputs || encodes())) {
       Normalize(work_.x, nullptr, 1, stack_.final_norm);
       if (work_.shared_x) team_.Barrier();
@@ -170,7 +170,8 @@ class Walker {
     for (size_t i = 0; i < rows_ * d(); ++i) work_.x[i] += work_.stem.sum[i];
   }
 
-  // x = [value_embedding[token] (+ above_embedding[byte above next]), pe[position]] or their sum
+  // x = [e, pe[position]] or e + pe[position], with e = value_embedding[token], plus
+  // above_embedding[the byte above the next byte] if the spec has pixel_above.
   void EmbedToken(size_t sequence, size_t t, float* x) const {
     const size_t ve = model_.value_embedding;
     const auto token = static_cast<size_t>(block_.tokens[block_.Input(sequence) + t]);
@@ -234,7 +235,7 @@ class Walker {
                       reinterpret_cast<const float*>(matrix), LinearMode::kOverwrite, y, y_stride);
     }
   }
-  // The same for any rows of floats.
+  // y = x W^T + b for any rows x.
   void From(Precision precision, size_t rows, size_t in, size_t out, const float* x,
             size_t x_stride, PackedMatrix matrix, LinearMode mode, float* y, size_t y_stride) {
     Multiply(precision, rows, in, out, x, x_stride, matrix, mode, y, y_stride, work_.narrow_wide);
@@ -262,8 +263,8 @@ class Walker {
     }
   }
 
-  // A group's products for rows [begin, begin + rows) of the layers' input, side by side in
-  // work_.wide. state: with the row before each sequence, for token shifts; null: zeros.
+  // Computes a group's products for rows [begin, begin + rows) of the layers' input, side by side
+  // in work_.wide. `state` holds the row before each sequence, for token shifts; null: zeros.
   void Products(const PackedPart& part, const PackedGroup& group, size_t begin, size_t rows,
                 const float* state) {
     float* to = work_.wide;
@@ -313,7 +314,8 @@ class Walker {
     }
   }
 
-  // Stores the columns that a group's heads carry to later layers; appends those carried to them.
+  // Stores the columns that a group's heads pass to later layers. Copies the columns that an
+  // earlier layer passes to this one into the group's input.
   void Carry(const PackedPart& part, const PackedGroup& group) {
     const std::vector<Projection>& projections = part.mixer->projections();
     const size_t heads = group.end - group.begin;
@@ -484,7 +486,7 @@ void TakeX(const Model::Packed& model, size_t rows, Pieces& pieces, Workspace& w
   if (memory != nullptr) work.narrow = kernels::TakeNarrowRows(type, rows, model.d_model, memory);
 }
 
-// Maximum requirements of the parts.
+// Working memory that suffices for every part.
 struct Needs {
   size_t values = 0, scratch = 0;
   size_t squares = 0;  // groups of the largest part with one_norm

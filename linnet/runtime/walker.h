@@ -1,5 +1,6 @@
-// Runs rows through the layers (private to linnet/runtime): the memory that threads share, the
-// memory that each thread owns, and the computation of one block by one thread or by a team.
+// Runs rows (positions of sequences) through the layers (private to linnet/runtime): RunBlock()
+// computes one block, on one thread or on a team of threads. Its working memory is partly shared by
+// the team, partly each member's own.
 //
 //   AlignedBuffer<float> memory;
 //   Workspace work{};
@@ -20,9 +21,9 @@
 
 namespace linnet {
 
-// Rows (positions or sequences) that go through the layers together: enough for matrix products,
-// few enough that the intermediate results stay in the second-level cache. Whole sequences may be
-// longer.
+// Maximum number of rows that go through the layers together: enough for efficient matrix products,
+// few enough that the intermediate results stay in the second-level cache. Exception: whole
+// sequences may be longer.
 inline constexpr size_t kBlockRows = 192;
 
 // The threads that compute a block together: one, or the whole pool.
@@ -37,22 +38,22 @@ struct Team {
   size_t End(size_t count) const { return count * (member + 1) / size; }
 };
 
-// Working memory. Between two barriers a member writes only its own pieces.
+// A member's working memory. Between two barriers, a member writes only its own share of the memory
+// that the team shares.
 struct Workspace {
   float* x;             // [rows, d_model], the layers' input: the member's own, or shared
   bool shared_x;        // x is shared; each member fills its share of the rows
   float* normed;        // norm_first: [rows, d_model], x normalized, shared like x; else null
-  float* sums[2];       // results of even and of odd parts: [groups or 1][rows, d_model]
+  float* sums[2];       // results of the even and of the odd parts: [groups or 1][rows, d_model]
   size_t group_stride;  // floats between groups in `sums`; 0: the groups add up in one buffer
-  // Parts with one_norm: MixerCall::squares of each group, for even and odd parts like `sums`; and
-  // factors [rows], by which the sum of the groups is multiplied.
+  // For parts with one_norm: MixerCall::squares of each group, of even and odd parts as in `sums`.
   float* squares[2];
-  size_t squares_stride;
-  float* factors;
+  size_t squares_stride;       // floats between groups
+  float* factors;              // [rows], by which the sum of a one_norm part's groups is multiplied
   kernels::NarrowRows narrow;  // narrow models: [rows, d_model], the layers' input, shared like x
   float* wide;                 // [rows, widest]: results of a group's first product
   std::byte* narrow_wide;  // narrow models: rounded input of all products that do not read `narrow`
-  float* heads;            // [rows, values of a group of heads]
+  float* heads;            // [rows, columns], the mixer's outputs for a group of heads
   float* shifted;          // [at most kBlockRows rows, d_model], if the model has token shifts
   float* carried;          // [rows, columns that a layer's mixer passes to later ones]; shared
   float* mixer;            // RuntimeMixer::ScratchFloats()
@@ -95,7 +96,7 @@ void Allocate(AlignedBuffer<float>& buffer, Take take) {
   take(pieces);
 }
 
-// Takes the memory shared by a team of several members, for blocks of up to `size`.
+// Takes the memory that a team of several members shares, for blocks of up to `size`.
 void TakeShared(const Model::Packed& model, const BlockSize& size, Pieces& pieces, Workspace& work);
 // Takes a member's own memory. It includes x and the sums if the member works alone; in a team it
 // includes x only if there are few rows.

@@ -1,5 +1,6 @@
-// A request whose answer is being computed. Passes the answer's pieces from the model's threads to
-// the transport, and cancels the work when the request's time is over or its client has left.
+// A request whose answer is being computed. Answering passes the answer's pieces from the model's
+// threads to the transport, and cancels the work when the request's time is over or its client has
+// left.
 //
 //   auto answering =
 //       std::make_shared<Answering>(exchange, account, endpoint.Answer(json, account));
@@ -27,7 +28,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
       : exchange_(std::move(exchange)), account_(std::move(account)), reply_(std::move(reply)) {}
 
   const Account& account() const { return *account_; }
-  // Begins to pass the answer on.
+  // Passes the answer to the transport from now on.
   void Start();
   // Cancels the work. The client gets the tokens generated so far, or `late` if the answer has not
   // begun.
@@ -41,8 +42,8 @@ class Answering : public std::enable_shared_from_this<Answering> {
   const std::shared_ptr<const Account> account_;
   const Reply reply_;
   std::mutex mutex_;
-  // begun_: the response has begun. over_: the response is complete or abandoned. canceled_: the
-  // work is canceled.
+  // begun_: the response has begun. over_: the response is complete, or nobody awaits it any more.
+  // canceled_: the work is canceled.
   bool begun_ = false, over_ = false, canceled_ = false;
 };
 

@@ -17,7 +17,7 @@ struct Batcher::Job {
     std::string why;
   };
   std::vector<Sequence> sequences;
-  size_t left = 0;   // sequences still running or waiting
+  size_t left = 0;   // number of sequences still running or waiting
   size_t known = 0;  // prompt tokens restored from a snapshot
   std::atomic<bool> begun{false};
 };
@@ -133,7 +133,8 @@ void Batcher::Loop() {
   }
 }
 
-// The first sequence reads the unknown rest of the prompt; the others start from its final state.
+// The first sequence reads the rest of the prompt after the snapshot. The others start from the
+// state after the prompt.
 void Batcher::Begin(const std::shared_ptr<Job>& job) {
   const std::vector<int32_t>& prompt = job->work.prompt;
   const Snapshots::Found found = snapshots_.Find(prompt);
@@ -154,7 +155,7 @@ void Batcher::StartRest(const std::shared_ptr<Job>& job,
 
 void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence,
                     const std::shared_ptr<const Snapshot>& from, std::vector<int32_t> rest) {
-  // A sequence that fails reports its reason; the others go on.
+  // If a sequence fails, it reports its reason, and the prompt's other sequences go on.
   const auto next = [this, job, sequence](std::span<const float> logits) -> std::optional<int32_t> {
     try {
       if (job->work.begun && !job->begun.exchange(true)) job->work.begun(job->known);

@@ -6,8 +6,8 @@
 //   batcher.Cancel(*ticket);             // the client has disconnected
 //
 // Requests join and leave between tokens. A request's result depends neither on the other requests
-// nor on the snapshots of earlier prompts. A recurrent state has a fixed size and options.sequences
-// bounds the number of states, so memory does not grow with the load.
+// nor on the snapshots of earlier prompts. A state has a fixed size, and there are
+// options.sequences states, so memory does not grow with the load.
 #ifndef LINNET_SERVER_BATCHER_H_
 #define LINNET_SERVER_BATCHER_H_
 
@@ -50,11 +50,13 @@ class Batcher : public Worker {
   void Cancel(uint64_t request) override;
   // Cancels all current requests.
   void CancelAll();
-  // Waits until all snapshots are written to their folder. Call it only while no request runs.
+  // Waits until all pending snapshots are written to their folder. Call it only while no request
+  // runs.
   void Flush() { snapshots_.Flush(); }
 
-  // running, waiting, capacity: sequences. generated, read, known: tokens generated, prompt tokens
-  // read, prompt tokens restored from snapshots. hits, misses: prompts with and without a snapshot.
+  // running, waiting, capacity: numbers of sequences. generated: tokens. read, known: prompt tokens
+  // that the model has read, and that were restored from snapshots. hits, misses: prompts that had
+  // a snapshot (of a prefix, at least), and that had none.
   struct Counts {
     size_t running = 0, waiting = 0, capacity = 0;
     uint64_t generated = 0, read = 0, known = 0, hits = 0, misses = 0;
@@ -82,7 +84,7 @@ class Batcher : public Worker {
   BatcherOptions options_;
   Snapshots snapshots_;
   Scheduler scheduler_;
-  // The unfinished prompts of each request; used by the stepping thread only.
+  // The unfinished prompts of each request, by its number. Only the stepping thread uses them.
   std::unordered_multimap<uint64_t, std::shared_ptr<Job>> jobs_;
   std::atomic<size_t> outstanding_{0}, running_{0};
   std::atomic<uint64_t> generated_{0}, read_{0}, known_{0}, hits_{0}, misses_{0};

@@ -38,7 +38,7 @@ class Completions : public testing::Test {
     EXPECT_TRUE(result && result->status == 400) << body << (result ? result->body : "no answer");
     return result ? json::parse(result->body)["error"]["message"].get<std::string>() : "";
   }
-  // The events of a stream, without the last, [DONE].
+  // The events of a stream, without the last event, [DONE].
   std::vector<json> Events(json body) {
     body.update({{"seed", 7}, {"max_tokens", 30}, {"stream", true}});
     const httplib::Result result = server_.Complete(body);

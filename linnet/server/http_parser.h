@@ -20,9 +20,9 @@ namespace beast = boost::beast;
 namespace http = boost::beast::http;
 using Code = boost::system::error_code;
 
-// Why a request is refused.
+// The reason for refusing a request.
 struct Fault {
-  int status = 0;  // 0: it is not refused
+  int status = 0;  // 0: the request is not refused
   std::string message = {};
 };
 
@@ -33,12 +33,12 @@ bool Same(std::string_view a, std::string_view b) {
   return beast::iequals({a.data(), a.size()}, {b.data(), b.size()});
 }
 
-// The path of a request's target, decoded. An incomplete escape stays as it is.
+// The path of a request's target, decoded. An incomplete or invalid escape stays as it is.
 std::string PathOf(std::string_view target) {
   constexpr std::string_view kScheme = "http://";
   if (Same(target.substr(0, kScheme.size()), kScheme)) {
-    const size_t slash = target.find('/', kScheme.size());
-    target = slash == target.npos ? "/" : target.substr(slash);
+    target.remove_prefix(std::min(target.find_first_of("/?#", kScheme.size()), target.size()));
+    if (!target.starts_with('/')) target = "/";
   }
   target = target.substr(0, target.find_first_of("?#"));
   std::string path;
@@ -94,8 +94,8 @@ class Parser : public http::basic_parser<true> {
 };
 
 // Checks a header byte by byte while it arrives: its limits, control characters and line ends.
-// Beast would accept a field that continues on the next line, and would report other faults only
-// once the whole header has arrived.
+// Beast would accept a field that continues on the next line. It would report the other faults, but
+// only once the whole header has arrived.
 class HeaderScan {
  public:
   size_t position() const { return at_; }  // bytes checked
@@ -127,9 +127,9 @@ class HeaderScan {
   size_t at_ = 0, lines_ = 0;
 };
 
-// Checks a parsed header for faults that Beast accepts, such as equal Content-Lengths (in two
-// fields or in a list) and unknown transfer codings. If two programs read such a request
-// differently, they disagree on where the next request begins.
+// Checks a parsed header for faults that Beast accepts, such as two equal values of Content-Length
+// (in two fields or in a list) and unknown transfer codings. If a proxy and this server read such a
+// request differently, they disagree on where the next request begins.
 Fault FaultOf(const HttpRequest& request, int version) {
   const auto count = [&](std::string_view name) {
     return std::count_if(request.fields.begin(), request.fields.end(),
@@ -139,11 +139,11 @@ Fault FaultOf(const HttpRequest& request, int version) {
                          coding = request.Field("Transfer-Encoding"),
                          expect = request.Field("Expect");
   if (count("Content-Length") > 1 || length.find_first_not_of("0123456789") != length.npos) {
-    return {400, "the request's Content-Length is not one number"};
+    return {400, "the request's Content-Length must be a single number"};
   }
   const auto codings = count("Transfer-Encoding");
   if (codings > 1 || (codings == 1 && (!Same(coding, "chunked") || version < 11))) {
-    return {400, "the request's Transfer-Encoding is not 'chunked'"};
+    return {400, "the request's Transfer-Encoding is not 'chunked', or its version is HTTP/1.0"};
   }
   const auto hosts = count("Host");
   if (hosts > 1 || (hosts == 0 && version >= 11)) {

@@ -1,4 +1,4 @@
-// The thread sanitizer knows no fences. Without them, Asio's mutexes order the same accesses.
+// The thread sanitizer ignores memory fences. Without fences, Asio's mutexes order these accesses.
 #ifdef __SANITIZE_THREAD__
 #define BOOST_ASIO_DISABLE_FENCED_BLOCK
 #endif
@@ -36,11 +36,11 @@ using Socket = asio::basic_stream_socket<tcp, Strand>;
 using Acceptor = asio::basic_socket_acceptor<tcp, Strand>;
 using Timer = asio::basic_waitable_timer<Clock, asio::wait_traits<Clock>, Strand>;
 
-// Time for which the server goes on reading before it closes a connection: closing a socket with
-// unread data resets it, and the client may lose the response.
+// Time for which the server still reads (and discards) data before it closes a connection. Closing
+// a socket with unread data resets the connection, and the client may lose the response.
 constexpr std::chrono::seconds kLinger(5);
 constexpr size_t kRead = 1 << 16;  // bytes read at once
-constexpr int kRounds = 64;        // calls of Parse() before other connections have their turn
+constexpr int kRounds = 64;        // calls of Parse() in a row before other connections' turn
 
 class Connection;
 class Request;
@@ -133,7 +133,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   State state_ = State::kIdle;
   std::atomic<Clock::rep> deadline_{kNever};
   bool waits_to_read_ = false, waits_to_write_ = false, processing_ = false;
-  bool ended_ = false;  // the client sends no more
+  bool ended_ = false;  // the client has ended its sending side
   std::string remote_;
   std::string in_;  // received and not parsed
   HeaderScan scan_;
@@ -222,7 +222,8 @@ void Connection::Read() {
     return;
   }
   if (state_ == State::kAnswer && in_.size() >= options_.header) {
-    // Reads no more of the next requests for now. OnDeadline() checks whether the client has left.
+    // Pauses reading: enough of the next requests has been read. Meanwhile OnDeadline() checks
+    // whether the client has left.
     if (!waits_to_write_) SetDeadline(HttpServer::kTick);
     return;
   }
@@ -245,8 +246,8 @@ void Connection::OnReadable() {
 
 void Connection::OnEnd() {
   ended_ = true;
-  // A client that has shut down its sending side still gets a response that is complete, but not
-  // one that is being computed or streamed.
+  // A client that has shut down its sending side still gets a complete response, but no response
+  // that is still being computed or streamed.
   if (state_ == State::kAnswer && (!answering_ || next_)) return Close();
   Process();
 }
@@ -294,7 +295,7 @@ void Connection::Process() {
   }
 }
 
-// The bytes of the empty lines at the beginning. Some clients send an empty line after a body.
+// Number of bytes of empty lines at the beginning. Some clients send an empty line after a body.
 size_t EmptyLines(std::string_view text) {
   size_t size = 0;
   while (text.substr(size, 2) == "\r\n") size += 2;
@@ -452,7 +453,7 @@ void Connection::Stream(HttpResponse response, std::function<Exchange::Next(std:
   Write();
 }
 
-// Writes all bytes that are available, or as many as the socket takes.
+// Writes all available bytes, or as many of them as the socket takes.
 void Connection::Write() {
   if (!answering_ || waits_to_write_) return;
   do {
@@ -481,8 +482,7 @@ void Connection::Write() {
   Read();  // sets the deadline again if reading is paused
 }
 
-// Takes the next piece of a stream, or its end, to be written. Returns false if neither is there
-// yet.
+// Takes the stream's next piece or its end, for Write(). Returns false if neither is available yet.
 bool Connection::TakePiece() {
   std::string piece;
   const Exchange::Next got = next_(piece);

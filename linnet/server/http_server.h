@@ -11,9 +11,9 @@
 //   const int port = server.Bind();       // accepts connections from here on
 //   server.Run();                         // until another thread calls Stop()
 //
-// A few threads serve all connections: none waits for a client. The requests of a connection are
-// answered one after the other, in their order. A request that is malformed, ambiguous or beyond a
-// limit is refused at once, and its connection is closed.
+// A few threads serve all connections; no thread ever waits for a client. The requests of a
+// connection are answered one after the other, in their order. A request that is malformed,
+// ambiguous or beyond a limit is refused at once, and its connection is closed.
 #ifndef LINNET_SERVER_HTTP_SERVER_H_
 #define LINNET_SERVER_HTTP_SERVER_H_
 
@@ -34,7 +34,7 @@ using HttpFields = std::vector<std::pair<std::string, std::string>>;
 struct HttpRequest {
   std::string method;
   std::string path;   // without the query, decoded
-  HttpFields fields;  // in their order
+  HttpFields fields;  // in the order received
   std::string body;
   std::string remote;                           // the client's address
   std::chrono::steady_clock::time_point start;  // when the header was complete
@@ -80,8 +80,9 @@ class HttpHandler {
   virtual void Handle(std::shared_ptr<Exchange> exchange) = 0;
   // The response to a request that the transport refuses.
   virtual HttpResponse Refuse(int status, const std::string& message) = 0;
-  // The last call for each request, also for those that were not handled. `left`: the client
-  // disconnected before the response was complete. `request` may lack the parts that were not read.
+  // The last call for each request, also for a request that Handle() has not seen. `left`: the
+  // client disconnected before the response was complete. `request` may lack parts that were not
+  // read.
   virtual void Finished(const HttpRequest& request, int status, bool left) = 0;
   // Called from time to time (kTick) while there are connections.
   virtual void Tick() = 0;
@@ -92,14 +93,15 @@ struct HttpOptions {
   int port = 8080;  // 0: any free port
   size_t threads = 4;
   size_t connections = 2048;  // at once; further ones wait
-  // Limits of a request, in bytes except for `fields`. A larger request gets status 414, 431, 431
-  // or 413, in this order.
+  // Limits of a request, in bytes except for `fields`. A request beyond a limit gets status 414
+  // (request_line), 431 (header, fields) or 413 (body).
   size_t request_line = 8 << 10;
   size_t header = 32 << 10;  // includes the request line
   size_t fields = 100;       // number of header fields
   size_t body = 1 << 20;
-  // A header or a body that takes longer gets status 408. A connection is closed if it is idle for
-  // idle_time, or if its client reads nothing of a response for write_time.
+  // A request gets status 408 if its header takes longer than header_time, or its body longer than
+  // body_time. A connection is closed if it is idle for idle_time, or if its client reads nothing
+  // of a response for write_time.
   std::chrono::milliseconds header_time = std::chrono::seconds(10);
   std::chrono::milliseconds body_time = std::chrono::seconds(30);
   std::chrono::milliseconds idle_time = std::chrono::seconds(60);
@@ -122,7 +124,7 @@ class HttpServer {
   // Thread-safe. Closes all connections and ends Run().
   void Stop();
 
-  // Thread-safe: the number of open connections, and of requests that are being answered.
+  // Thread-safe. The number of open connections, and the number of requests being answered.
   size_t connections() const;
   size_t active() const;
 

@@ -18,7 +18,7 @@ namespace linnet::server {
 namespace {
 
 using std::chrono::milliseconds;
-constexpr std::chrono::seconds kPatience(60);  // after which a test fails
+constexpr std::chrono::seconds kPatience(60);  // a test that waits longer fails
 
 // A client that sends and reads raw bytes. Both fail after kPatience.
 class Client {
@@ -222,10 +222,10 @@ TEST(HttpServer, LimitsTheHeader) {
   for (int i = 0; i < 10; ++i) fields += StrCat("A", i, ": b\r\n");
   const std::vector<std::pair<std::string, int>> cases = {
       {Get("/" + std::string(1000, 'a')), 414},
-      {"GET /" + std::string(1000, 'a'), 414},  // without an end
+      {"GET /" + std::string(1000, 'a'), 414},  // a line without an end
       {Post("/", "A: " + std::string(4000, 'b') + "\r\n"), 431},
       {"GET / HTTP/1.1\r\nA: " + std::string(4000, 'b'), 431},
-      {Post("/", fields), 431},  // with Host, eleven
+      {Post("/", fields), 431},  // eleven fields, with Host
       {StrCat("GET / HTTP/1.1\r\nHost: x\r\n", fields, "B"), 431}};
   for (const auto& [bytes, status] : cases) {
     const std::string response = running.Ask(bytes);
@@ -403,7 +403,7 @@ TEST(HttpServer, KnowsHeadOldClientsAndForms) {
   EXPECT_NE(kept.find("Connection: keep-alive\r\n"), kept.npos);
   for (const auto& [target, path] :
        {std::pair("/a%20b%2", "/a b%2"), std::pair("/a?b", "/a"), std::pair("http://x/a", "/a"),
-        std::pair("http://x", "/"), std::pair("*", "*")}) {
+        std::pair("http://x", "/"), std::pair("http://x?b=/a", "/"), std::pair("*", "*")}) {
     const std::string response =
         running.Ask(StrCat("GET ", target, " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
     EXPECT_TRUE(response.ends_with(StrCat("\r\n\r\n", path))) << response;

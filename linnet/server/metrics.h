@@ -2,7 +2,7 @@
 //
 //   Metrics metrics;
 //   metrics.Request("/v1/couplets", 200, 0.012, 0.004);
-//   metrics.Text();          // "linnet_requests_total{path=\"/v1/couplets\",status=\"200\"} 1\n" ...
+//   metrics.Text();      // "linnet_requests_total{path=\"/v1/couplets\",status=\"200\"} 1\n" ...
 #ifndef LINNET_SERVER_METRICS_H_
 #define LINNET_SERVER_METRICS_H_
 
@@ -20,11 +20,11 @@ class Metrics {
   // Records a finished request: its total seconds, and the seconds until its first token (negative
   // if it had none). Thread-safe.
   void Request(const std::string& path, int status, double seconds, double first);
-  // The metrics of all requests so far.
+  // The metrics of all requests so far, as text.
   std::string Text() const;
 
-  // Head() appends a metric's HELP and TYPE comments, Line() one value with its labels
-  // ("model=\"digits\"", or "").
+  // Head() appends a metric's HELP and TYPE comments, Line() one of its values. `labels` are the
+  // value's labels ("model=\"digits\""), or "".
   static void Head(std::string& text, const std::string& name, const std::string& type,
                    const std::string& help);
   static void Line(std::string& text, const std::string& name, const std::string& labels,

@@ -131,7 +131,7 @@ std::string Milliseconds(double seconds) {
 
 // Called on the transport's threads and on the batchers' threads.
 struct Server::Impl : HttpHandler {
-  // The handler of a path: a page or a value for GET and HEAD, or an endpoint for POST.
+  // The handler of a path: `get` answers GET and HEAD, or else `endpoint` answers POST.
   struct Route {
     std::function<HttpResponse(const HttpRequest&)> get = {};
     Endpoint* endpoint = nullptr;
@@ -145,7 +145,8 @@ struct Server::Impl : HttpHandler {
         http(*this, options.http) {
     AddRoutes();
   }
-  // The batchers end their requests while endpoints and transport still exist.
+  // Destroys the batchers first, because they then end their requests, which use the endpoints and
+  // the transport.
   ~Impl() override {
     for (Served& model : models) model.batcher.reset();
   }
@@ -203,7 +204,7 @@ void Server::Drain(double seconds) {
     std::this_thread::sleep_for(milliseconds(10));
   }
   for (const Served& model : impl.models) model.batcher->CancelAll();
-  constexpr int kMore = 100;  // waits of 10 ms, for canceled requests to end
+  constexpr int kMore = 100;  // maximum number of waits of 10 ms for canceled requests to end
   for (int i = 0; i < kMore && !impl.Idle(); ++i) std::this_thread::sleep_for(milliseconds(10));
   for (const Served& model : impl.models) model.batcher->Flush();
   impl.http.Stop();
@@ -274,7 +275,7 @@ HttpResponse Server::Impl::NotFound(const std::string& path) const {
                                  : StrCat("there is nothing at ", Brief(path)));
 }
 
-// Makes all checks that need only the header.
+// Makes the checks that need only the header.
 std::optional<HttpResponse> Server::Impl::Check(const HttpRequest& request) {
   const auto found = routes.find(request.path);
   const bool known = found != routes.end();
@@ -403,7 +404,8 @@ std::string Server::Impl::MetricsText() const {
   };
   using Counts = Batcher::Counts;
   static constexpr Gauge kGauges[] = {
-      {"linnet_sequences_running", "gauge", "Sequences that are being generated.",
+      {"linnet_sequences_running", "gauge",
+       "Sequences that are running: reading a prompt or generating.",
        [](const Counts& c) { return static_cast<double>(c.running); }},
       {"linnet_sequences_waiting", "gauge", "Sequences that wait in the queue.",
        [](const Counts& c) { return static_cast<double>(c.waiting); }},

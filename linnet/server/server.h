@@ -32,8 +32,8 @@ struct ServerOptions {
   HttpOptions http = {};
   std::string api_key = {};  // required by /v1 and /metrics; "": none
   EndpointLimits limits = {};
-  double seconds = 60;  // maximum time of a request, in the queue and running
-  // For tests: replaces the check whether a request has run longer than `seconds`; may be empty.
+  double seconds = 60;  // maximum time of a request, waiting in the queue included
+  // For tests: replaces the check whether a request takes longer than `seconds`; may be empty.
   std::function<bool(const Account& request)> expired = {};
   // Called with one log line per finished request, from any thread; may be empty.
   std::function<void(const std::string& line)> log = {};

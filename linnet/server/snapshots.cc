@@ -26,7 +26,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kState[] = ".state", kOutputs[] = ".outputs", kProbe[] = "probe";
-// Maximum number of pending writes; on a slow disk further snapshots are not written.
+// Maximum number of pending writes. While so many are pending (on a slow disk), further snapshots
+// get no file.
 constexpr size_t kMostWaiting = 64;
 
 size_t BytesOf(const std::vector<int32_t>& tokens, const Snapshot& snapshot) {
@@ -53,9 +54,9 @@ double FileBytes(const fs::path& base) {
 
 const fs::file_time_type process_start = fs::file_time_type::clock::now();
 
-// Whether the file is a temporary one (AtomicFile) whose process has ended, so that nobody will
-// rename or remove it. Writing takes far less than an hour: if the file is older, a running process
-// of that number is another one.
+// Whether the file is a temporary file (AtomicFile) whose process has ended, so that nobody will
+// rename or remove it. Writing takes far less than an hour. So if the file is older and a process
+// with the number in its name runs, this is a later process.
 bool IsOrphan(const fs::directory_entry& file) {
   const std::string name = file.path().filename();
   constexpr std::string_view kTemporary = ".tmp.";
@@ -73,7 +74,7 @@ bool IsOrphan(const fs::directory_entry& file) {
   std::error_code error;
   const fs::file_time_type written = file.last_write_time(error);
   if (error) return false;
-  // In a container, this process may have the number of an earlier one that left the file.
+  // In a container, an earlier process with this process's number may have left the file.
   if (process == getpid()) return written < process_start;
   return (kill(process, 0) != 0 && errno == ESRCH) ||
          written < fs::file_time_type::clock::now() - std::chrono::hours(1);
@@ -137,7 +138,7 @@ std::shared_ptr<const Snapshot> Snapshots::Get(std::span<const int32_t> tokens) 
 void Snapshots::Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snapshot> snapshot) {
   std::vector<int32_t> tokens(prefix.begin(), prefix.end());
   const auto found = index_.find(tokens);
-  // An existing snapshot is just as good, unless it lacks outputs.
+  // An existing snapshot stays, unless it lacks outputs that the new one has.
   if (found != index_.end() &&
       (snapshot->outputs.empty() || !found->second->snapshot->outputs.empty())) {
     return;
@@ -167,8 +168,8 @@ void Snapshots::Insert(std::vector<int32_t> tokens, std::shared_ptr<const Snapsh
   count_ = recent_.size();
 }
 
-// The files of a snapshot: NAME.state, and NAME.outputs (the floats, then their hash) if it has
-// outputs. NAME.outputs is written first.
+// A snapshot has the file NAME.state and, if it has outputs, NAME.outputs (the floats, then their
+// hash), which is written first.
 
 std::string Snapshots::NameOf(std::span<const int32_t> tokens) const {
   const uint64_t model = model_->fingerprint();
@@ -178,8 +179,8 @@ std::string Snapshots::NameOf(std::span<const int32_t> tokens) const {
   return hash.Hex();
 }
 
-// Upper bound of the size of a state's file. A cache grows by half when it is full, so it may have
-// room for more positions than the prompt has tokens.
+// Upper bound of the size of the state's file after a prompt of this many tokens. A cache grows by
+// half when it is full, so it may have room for more positions than the prompt has tokens.
 size_t Snapshots::MostStateBytes(size_t tokens) const {
   constexpr size_t kHeader = 1 << 16;
   const auto length = static_cast<size_t>(model_->spec().input.max_length);
@@ -219,7 +220,7 @@ std::shared_ptr<const Snapshot> Snapshots::Load(std::span<const int32_t> tokens)
     auto shared = std::make_shared<const Snapshot>(std::move(snapshot));
     Insert({tokens.begin(), tokens.end()}, shared);
     return shared;
-  } catch (const Error&) {  // damaged or deleted: the prompt is read again
+  } catch (const Error&) {  // a damaged or deleted file: the model reads the prompt again
     const std::lock_guard lock(mutex_);
     files_.erase(name);
     fs::remove(base.string() + kState, error);
@@ -239,7 +240,7 @@ void Snapshots::WriteLoop() {
     lock.unlock();
     try {
       Write(name, *snapshot);
-    } catch (const std::exception&) {  // a full disk costs only this snapshot
+    } catch (const std::exception&) {  // such as a full disk: only this snapshot is lost
     }
     const double bytes = FileBytes(fs::path(options_.folder) / name);
     lock.lock();

@@ -1,15 +1,18 @@
-// A cache of model states and outputs after prompts, keyed by the prompts' exact tokens. A repeated
-// prompt is not read again; if a prompt has a known prefix, only the rest is read.
+// A cache of snapshots: model states and outputs after prompts and their prefixes, keyed by the
+// exact tokens. A prompt with a snapshot is not read again. If only a prefix has a snapshot, the
+// model reads the rest of the prompt.
 //
-//   Snapshots snapshots(*model, {.bytes = 64e6, .folder = "snapshots"});
-//   Snapshots::Found found = snapshots.Find(prompt);        // the longest known prefix
-//   ... reads prompt[found.length ..] on from found.snapshot->state ...
+//   Snapshots snapshots(model, {.bytes = 64e6, .folder = "snapshots"});
+//   Snapshots::Found found = snapshots.Find(prompt);
+//   ... the model reads prompt[found.length ..], starting from found.snapshot->state ...
 //   snapshots.Keep(std::span(prompt).first(128), std::make_shared<Snapshot>(std::move(state)));
 //
-// Bounded in bytes: the least recently used snapshots are dropped first. (The batcher, not this
-// class, applies options.from.) With a folder, snapshots survive the process: a background thread
-// writes each of them atomically, and Find() reads them on demand. The constructor removes the
-// temporary files of killed processes. Not thread-safe, except for the counters.
+// The memory is limited to options.bytes: the least recently used snapshots are dropped first. The
+// batcher, not this class, applies options.from. With a folder, snapshots survive the process: a
+// background thread writes each one atomically, and Find() loads those that are not in memory. Once
+// the files exceed options.folder_bytes, those written or loaded longest ago are deleted; finding a
+// snapshot in memory does not count. The constructor removes temporary files that killed processes
+// left. Not thread-safe, except for count() and bytes().
 #ifndef LINNET_SERVER_SNAPSHOTS_H_
 #define LINNET_SERVER_SNAPSHOTS_H_
 
@@ -37,14 +40,14 @@ struct Snapshot {
       : state(std::move(of)), outputs(std::move(at_the_end)) {}
 
   State state;                 // of one sequence
-  std::vector<float> outputs;  // of the head at the last token; may be empty
+  std::vector<float> outputs;  // the model's outputs after the last token; may be empty
 };
 
 struct SnapshotOptions {
-  double bytes = 64e6;        // of memory; 0: no snapshots
+  double bytes = 64e6;        // maximum memory; 0: no snapshots in memory, only in a folder
   size_t from = 32;           // tokens; shorter prompts get no snapshot: rereading them is faster
-  std::string folder = {};    // for snapshots that survive the process; "": none
-  double folder_bytes = 1e9;  // of the files in the folder
+  std::string folder = {};    // for snapshots that survive the process; "": no folder
+  double folder_bytes = 1e9;  // maximum size of the folder's snapshot files
   size_t folder_from = 128;   // tokens; snapshots of shorter prefixes get no file
 };
 
@@ -55,11 +58,11 @@ class Snapshots {
   ~Snapshots();  // writes all pending snapshots
 
   struct Found {
-    size_t length = 0;  // tokens; 0: no snapshot
+    size_t length = 0;  // number of tokens that the snapshot has read; 0: no snapshot
     std::shared_ptr<const Snapshot> snapshot;
   };
-  // Returns the snapshot of the whole prompt if there is one with outputs, else that of the longest
-  // known proper prefix whose length is a multiple of Scheduler::kPiece tokens.
+  // Returns the snapshot of the whole prompt if it exists and has outputs, else the snapshot of the
+  // longest proper prefix that has one, among prefixes of a multiple of Scheduler::kPiece tokens.
   Found Find(std::span<const int32_t> prompt);
 
   void Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snapshot> snapshot);
@@ -97,7 +100,7 @@ class Snapshots {
   std::unordered_map<std::vector<int32_t>, Recent::iterator, HashOf> index_;
   std::atomic<size_t> count_{0}, bytes_{0};
 
-  // The files in the folder and the pending writes.
+  // The files in the folder and the pending writes, guarded by mutex_.
   std::mutex mutex_;
   std::condition_variable wake_, idle_;
   std::map<std::string, double> files_;  // name to bytes

@@ -19,9 +19,9 @@ struct DownloadableSet {
   std::string terms;                 // license or conditions of use, in a few words
   std::vector<RemoteFile> files;     // kept as downloaded
   std::vector<std::string> mirrors;  // URLs of folders, in order of preference
-  std::string next;  // suggested next command; DIR stands for the folder, without '/'
-  // For a tar archive to unpack: a folder in the archive, whose files are written to the folder of
-  // the archive itself. Empty if linnet reads the downloaded files as they are.
+  std::string next;  // suggested next command; DIR stands for the data folder, without a final '/'
+  // If the download is a tar archive to unpack: the folder in the archive whose files are written
+  // next to the archive. Empty if linnet reads the downloaded files as they are.
   std::string unpack = "";
   RemoteFile contains = {};  // a file in `unpack` whose checksum is verified before unpacking
 };

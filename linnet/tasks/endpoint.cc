@@ -65,7 +65,7 @@ int64_t Fields::Integer(const std::string& name, int64_t otherwise, int64_t low,
                         int64_t high) const {
   if (!Has(name)) return otherwise;
   const json& value = object_.at(name);
-  // Accepts whole numbers in other forms (1e3).
+  // Also accepts whole numbers that are written as floats, such as 1e3.
   const double number = value.is_number() ? value.get<double>() : NAN;
   if (!(std::floor(number) == number)) throw InputError("'", name, "' is not a whole number");
   if (!(number >= static_cast<double>(low) && number <= static_cast<double>(high))) {

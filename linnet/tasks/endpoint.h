@@ -27,8 +27,8 @@ namespace linnet::server {
 enum class Ended : uint8_t { kDone, kFull, kCancelled, kFailed };
 
 // Several sequences that continue one prompt. ended() is called on the worker's thread. next() and
-// begun() may be called on engine threads, next() for several sequences at once. No function may
-// block: all running sequences wait for it.
+// begun() may be called on engine threads, next() for several sequences at once. None of these
+// functions may block, because all running sequences would wait.
 struct Work {
   std::vector<int32_t> prompt;
   size_t sequences = 1;
@@ -49,8 +49,8 @@ class Worker {
   // Maximum number of sequences in one request.
   virtual size_t most_sequences() const = 0;
   // Submits the prompts of one request, all or none. Returns the request's number, or nullopt if
-  // the queue is full. Throws InputError on a prompt that the model cannot read, and on zero or
-  // more than most_sequences() sequences.
+  // the queue is full. Throws InputError on a prompt that the model cannot read, and if the number
+  // of sequences is zero or exceeds most_sequences().
   virtual std::optional<uint64_t> Submit(std::vector<Work> prompts) = 0;
   std::optional<uint64_t> Submit(Work work);
   // Ends the request's remaining sequences once the token in progress is computed.
@@ -118,9 +118,9 @@ class Endpoint {
 // a value out of bounds.
 class Fields {
  public:
-  // `names`: all fields that the object may have. Throws InputError on any other field, suggesting
-  // a similar name or listing all, and if `object` is not a JSON object, with a message that begins
-  // with `what`.
+  // `names`: all fields that the object may have. Throws InputError if it has any other field (the
+  // message suggests a similar name or lists all), or if `object` is not a JSON object (the message
+  // begins with `what`).
   Fields(const nlohmann::json& object, const std::vector<std::string>& names,
          const std::string& what = "the body");
 

@@ -61,7 +61,8 @@ struct Task {
 
   // The verb that the progress line of an evaluation shows.
   const char* evaluating = "evaluating";
-  // Evaluates a model; null: the task has no evaluation, or another function (speech/eval.h).
+  // Evaluates a model. Null if the task has no evaluation, or if another function evaluates it
+  // (speech/eval.h).
   // Throws InputError on missing data and on data that the model cannot read.
   Evaluation (*evaluate)(const EvalOptions& options, Engine& engine,
                          const EvalProgress& report) = nullptr;

@@ -289,8 +289,8 @@ std::vector<MixerSpec> MixersOf(const TrainConfig& config, const MixerSpec& opti
   return mixers;
 }
 
-// Sets the kind of positions, and how many dimensions of the input are for values: half of them
-// (the other half, an even number, is for positions), or all if --positions is none.
+// Sets the kind of positions and the width of the value embedding: d_model if --positions is none,
+// otherwise about half of it, so that an even number of dimensions remains for the positions.
 void SetPositions(const TrainConfig& config, InputSpec& input) {
   const bool none = config.positions == "none", grid = config.positions == "grid";
   if (!none && !grid && config.positions != "sequence") {
@@ -303,7 +303,7 @@ void SetPositions(const TrainConfig& config, InputSpec& input) {
 }
 
 // Expands the pattern to one mixer per layer. The first layer that would read an earlier layer's
-// values gets value_rank 0: it has none to read, and passes its own values on.
+// values gets value_rank 0: there are none to read, and later layers read its own values.
 void PassFirstValues(StackSpec& stack) {
   std::vector<MixerSpec> layers;
   bool first = true;

@@ -132,7 +132,7 @@ struct TrainConfig {
 // visit(name, tasks, help, field) for each field; see Takes() for `tasks`. A task that uses another
 // task's setting adds its name to `tasks`, or a line with its own help text.
 
-// Settings of the network that all tasks share.
+// Network settings, which all tasks share.
 template <typename Config, typename Visit>
 void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("attention", "",
@@ -202,7 +202,7 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("embedding_norm", "", "a norm of the embeddings before the first layer", c.embedding_norm);
   visit("convolution", "",
         "width of a depthwise convolution before each layer's mixer, in positions; 0: none. "
-        "Omitted from presets if the mixers have convolutions that are at least as wide",
+        "Presets do not set it if the mixers' own convolutions are at least as wide",
         c.convolution);
 }
 
@@ -242,7 +242,8 @@ void VisitTaskFields(Config& c, const Visit& visit) {
         "share of updates on truncated and on joined couplets, so that the model learns lengths "
         "that the data do not have",
         c.other_lengths);
-  visit("network", "couplet", "transformer or encoder-decoder (--layers layers in each of the two)",
+  visit("network", "couplet",
+        "transformer or encoder-decoder (--layers layers in the encoder and in the decoder)",
         c.network);
   visit("data", "speech",
         "AN4's folder, or a manifest with one JSON object per line (docs/speech.md); required",
@@ -276,13 +277,13 @@ void VisitTaskFields(Config& c, const Visit& visit) {
         c.time_mask_share);
   visit("dataset", "images", "name of the data set; empty: detected from its files", c.dataset);
   visit("train_images", "images", "number of training images; 0: all", c.train_images);
-  visit("validation_images", "images",
-        "number of images of the test set that validate the training; 0: all", c.validation_images);
+  visit("validation_images", "images", "number of test-set images used for validation; 0: all",
+        c.validation_images);
   visit("max_length", "copy", "sequences are shorter than N tokens", c.max_length);
   visit("max_length", "recall", "length of a sequence, in tokens: 4 for each key-value pair",
         c.max_length);
   visit("symbols", "copy", "number of different tokens to copy", c.symbols);
-  visit("symbols", "recall", "number of different keys; as many different values", c.symbols);
+  visit("symbols", "recall", "number of different keys, and of different values", c.symbols);
 }
 
 // Updates: batches, optimizer, learning rate, regularization, precision.
@@ -301,7 +302,9 @@ void VisitUpdateFields(Config& c, const Visit& visit) {
         c.lr_drop_at);
   visit("lr_drop_factor", "", "see --lr-drop-at", c.lr_drop_factor);
   visit("lr_decay", "",
-        "lower the rate to zero over the last N updates (at most all of them); 0: off", c.lr_decay);
+        "lower the rate to zero over the last N updates, or over the whole run if it is shorter; "
+        "0: off",
+        c.lr_decay);
   visit("lr_decay_form", "", "form of --lr-decay: linear or cosine", c.lr_decay_form);
   visit("lr_patience", "",
         "multiply the rate by --lr-patience-factor after N validations without an improvement; "
@@ -378,8 +381,8 @@ double LearningRate(const TrainConfig& config, int64_t step, int64_t steps);
 // The task sets its own fields. Throws InputError, naming the flag, on an unknown name.
 ModelSpec BaseSpec(const TrainConfig& config);
 
-// Resets to their defaults the mixer options that no layer of --attention has. BaseSpec() throws
-// InputError if one of them is set.
+// Sets the mixer options that no layer of --attention has to their defaults. BaseSpec() throws
+// InputError if such an option has another value.
 void DropUnusedOptions(TrainConfig& config);
 
 // Whether every layer's mixer has convolutions of its queries, keys and values that are at least as

@@ -89,8 +89,9 @@ class CoupletTask : public Task {
       epoch_ = epoch;
     }
     const uint32_t* chosen = order_.data() + in_epoch * config_.batch;
-    // These streams begin at 2^40, because the order's streams are numbered by epochs. All examples
-    // of an update have the same number of pieces, so that the batch has little padding.
+    // The random streams of updates begin at 2^40, because the first streams, one for each epoch,
+    // order the pairs. All examples of an update have the same number of pieces, so that the batch
+    // has little padding.
     Philox rng(config_.seed, (uint64_t{1} << 40) + static_cast<uint64_t>(step));
     static constexpr size_t kPieces[] = {1, 1, 2, 2, 2, 2, 3, kMostPieces};
     const bool whole = rng.Uniform() >= config_.other_lengths;
@@ -132,7 +133,8 @@ class CoupletTask : public Task {
   std::vector<std::string> Remarks() const override { return remarks_; }
 
  private:
-  // First line, separator, second line, end token; tokens after the separator are predicted.
+  // Encodes each pair as its first line, the separator, its second line and the end token. The loss
+  // counts the tokens after the separator.
   static std::vector<TokenSequence> Encode(const CoupletSet& set, const Vocabulary& vocabulary) {
     std::vector<TokenSequence> sequences;
     for (const Couplet& pair : set.pairs) {
@@ -147,10 +149,10 @@ class CoupletTask : public Task {
     return sequences;
   }
 
-  // A training example of another length. For pieces = 1: a piece of pair `index`. For pieces > 1:
-  // up to that many pieces or whole pairs, joined with or without commas; the first is of pair
-  // `index`, the others of random pairs. A pair that cannot be cut is skipped; if pair `index`
-  // cannot be cut, it is returned alone.
+  // A training example of another length. If `pieces` is 1, it is a Piece of pair `index`.
+  // Otherwise it joins up to `pieces` pieces or whole pairs, some with commas: the first is from
+  // pair `index`, the others are from random pairs. Random pairs without pieces are left out; if
+  // pair `index` has no pieces, the example is that pair.
   TokenSequence OfOtherLength(uint32_t index, size_t pieces, Philox& rng) const {
     std::vector<int32_t> first, second;
     for (size_t i = 0; i < pieces; ++i) {

@@ -141,7 +141,7 @@ class Matching {
     }
   }
 
-  // Copies all weights of the given model that have a place in the new one.
+  // Copies each weight of the given model for which the new model has a tensor of the same shape.
   void Inherit() {
     torch::NoGradGuard no_grad;
     const std::map<std::string, Tensor> from = nn::ModelTensors(*given_);
@@ -172,7 +172,7 @@ class Matching {
     return all;
   }
 
-  // The loss of each layer that changes, over an update's batch.
+  // The loss of each layer that changes, over the batch of update `step`.
   Tensor Losses(int64_t step, bool learn) {
     std::vector<Tensor> losses;
     Tensor given_carried, carried;

@@ -28,15 +28,15 @@ namespace linnet::train {
 struct MatchOptions {
   std::string model;    // the given model's file
   int64_t steps = 300;  // updates
-  double lr = 1e-3;     // of Adam; falls to zero as a cosine
+  double lr = 1e-3;     // learning rate of Adam; falls to zero as a cosine
 };
 
 struct MatchResult {
-  bool interrupted = false;  // nothing was written
+  bool interrupted = false;  // stopped by TrainHooks::stop; nothing was written
   // Validations: of the given model, and of the new one before and after matching.
   Metrics given, copied, matched;
-  // The layers whose mixer changed, and the loss of each before and after matching, over batches
-  // that were not used for matching.
+  // The layers whose mixer changed, and the loss of each one before and after matching: a mean over
+  // batches that were not used for matching.
   std::vector<int> layers;
   std::vector<double> copied_losses, matched_losses;
   std::string path;  // the new model

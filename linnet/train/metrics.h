@@ -18,10 +18,11 @@ namespace linnet::train {
 
 // Text for display: "0.6441 bits/dim".
 std::string Show(const std::string& name, double value);
-// The texts of all metrics; without "skipped" if it is 0.
+// The texts of all metrics in one line; leaves out "skipped" if it is 0.
 std::string Show(const Metrics& metrics);
 
-// Adds `more` to `sums` (empty: zero), in double precision on the metrics' device.
+// Adds `more` to `sums`, metric by metric, in double precision on the metrics' device. Empty `sums`
+// count as zeros.
 void Add(const DeviceMetrics& more, DeviceMetrics& sums);
 
 // The means of the metrics of several batches.

@@ -1,4 +1,4 @@
-// Associative recall: keys and values, then the keys again.
+// The recall task: pairs of a key and a value, then each key again, whose value is to be predicted.
 #include "linnet/error.h"
 #include "linnet/tasks/recall/recall_task.h"
 #include "linnet/train/synthetic.h"

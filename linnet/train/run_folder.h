@@ -9,8 +9,8 @@
 
 namespace linnet::train {
 
-// Locks a folder against a second run for the lifetime of this object. Throws InputError if it is
-// locked.
+// Locks a folder against a second run for the lifetime of this object. Throws InputError if the
+// folder is already locked.
 class FolderLock {
  public:
   explicit FolderLock(const std::string& folder);
@@ -30,7 +30,7 @@ class RunFolder {
 
   // Creates the folder if needed, and locks it.
   void Open();
-  // Removes the temporary files of a killed process.
+  // Removes temporary files that a killed process left.
   void RemoveLeftovers() const;
 
   std::string path() const { return path_.string(); }

@@ -18,7 +18,7 @@ namespace linnet::train {
 // improvement.
 struct Patience {
   double best = std::numeric_limits<double>::infinity();
-  int worse = 0;     // validations since the best one or the last reduction
+  int worse = 0;     // validations since the best one, or since the last reduction
   double scale = 1;  // factor of the learning rate
 };
 
@@ -36,7 +36,7 @@ struct RunTensors {
   nn::Network& model;
   nn::Optimizer& optimizer;
   const std::vector<torch::Tensor>& parameters;  // of the model
-  std::vector<torch::Tensor>& averages;          // of the parameters, or empty
+  std::vector<torch::Tensor>& averages;          // their moving averages, or empty
   torch::Device device;
 };
 

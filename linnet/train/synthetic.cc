@@ -35,7 +35,7 @@ StepLoss SyntheticTask::Loss(nn::Network& network, int64_t step, const Part& par
 }
 
 Metrics SyntheticTask::Validate(nn::Network& network) {
-  // Enough sequences for a stable metric, from streams that no step uses.
+  // Enough sequences for a stable metric, from random streams that no training step uses.
   const int batches = (kValidationSequences + config_.batch - 1) / config_.batch;
   Metrics mean;
   for (int i = 0; i < batches; ++i) {

@@ -1,4 +1,4 @@
-// Training on synthetic token sequences, whose batches are random and endless.
+// Training tasks on synthetic token sequences. Batches are random, so there are no epochs.
 #ifndef LINNET_TRAIN_SYNTHETIC_H_
 #define LINNET_TRAIN_SYNTHETIC_H_
 

@@ -43,14 +43,14 @@ torch::Tensor ToDevice(const torch::Tensor& host, torch::Device device);
 struct Part {
   int index = 0, count = 1;
 
-  // The range of this part's rows in a batch.
+  // The range of this part's rows in a batch of `batch` rows.
   int64_t Begin(int64_t batch) const { return batch * index / count; }
   int64_t End(int64_t batch) const { return batch * (index + 1) / count; }
 };
 
 struct StepLoss {
   torch::Tensor value;    // scalar, to be minimized
-  DeviceMetrics metrics;  // the first one is shown on the progress line
+  DeviceMetrics metrics;  // to log and display; the first one measures the loss
   int64_t tokens = 0;     // number of tokens read
 };
 
@@ -67,10 +67,10 @@ class Task {
   // Sets the model's buffers that are computed from the data instead of learned.
   virtual void Prepare(nn::Network&) const {}
   virtual StepLoss Loss(nn::Network& model, int64_t step, const Part& part) = 0;
-  // Loss() in two halves, for --cuda-graph. BatchTensors() returns the tensors of the whole batch
-  // on the host, of the same shapes at every step. LossOf() returns the loss of these tensors on
-  // the model's device, by operations that do not depend on their values. A task without this form
-  // returns no tensors.
+  // Loss() in two halves, for --cuda-graph. BatchTensors() returns the whole batch as tensors on
+  // the host, of the same shapes at every step. LossOf() computes the loss from copies of these
+  // tensors on the model's device, by operations that do not depend on the tensors' values. The
+  // default, no tensors, means that the task does not support --cuda-graph.
   virtual std::vector<torch::Tensor> BatchTensors(int64_t) { return {}; }
   virtual StepLoss LossOf(nn::Network&, const std::vector<torch::Tensor>&) { return {}; }
   // Validates the model. Lower values of the first metric must be better: --lr-patience uses it.

@@ -1,4 +1,4 @@
-// Language models: any text, of bytes, characters or byte pairs.
+// Language models of any text, read as bytes, characters or byte-pair tokens.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -61,7 +61,7 @@ class TextTask : public Task {
     return {value, {{"bits_per_token", bits}}, loss.read};
   }
 
-  // Consecutive windows, evaluated independently.
+  // Evaluates consecutive windows of the validation text, each without the text before it.
   Metrics Validate(nn::Network& network) override {
     const auto window = static_cast<size_t>(config_.context);
     double nats = 0;

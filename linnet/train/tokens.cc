@@ -22,7 +22,7 @@ struct Batch {
   std::vector<int64_t> rows, wanted;  // indices n L + t of inputs, and the tokens that follow them
 };
 
-// A batch of the tokens of each sequence from begin(sequence) on.
+// Makes a batch of each sequence's tokens from index begin(sequence) on.
 template <class BeginOf>
 Batch Padded(std::span<const TokenSequence> sequences, BeginOf begin) {
   const auto n = static_cast<int64_t>(sequences.size());
@@ -46,7 +46,7 @@ Batch Padded(std::span<const TokenSequence> sequences, BeginOf begin) {
   return batch;
 }
 
-// The tokens before the separators, padded, and their lengths.
+// The tokens before each sequence's separator, padded with zeros, and the number of these tokens.
 std::pair<Tensor, Tensor> FirstLines(std::span<const TokenSequence> sequences) {
   std::vector<int64_t> lengths;
   for (const TokenSequence& one : sequences) {

@@ -11,7 +11,8 @@
 
 namespace linnet::train {
 
-// The loss counts the tokens from index `counted` on, each predicted from all tokens before it.
+// A sequence. The loss counts its tokens from index `counted` on, each predicted from all tokens
+// before it.
 struct TokenSequence {
   std::vector<int32_t> tokens;
   size_t counted = 1;
@@ -25,7 +26,7 @@ struct TokenLoss {
   int64_t read = 0;     // input tokens: all but the last of each sequence
 };
 
-// The loss of a batch. Each sequence has at least two tokens and is padded to the longest with
+// The loss of a batch. Each sequence has at least two tokens. Shorter sequences are padded with
 // zeros, which the loss does not count. The encoder of an encoder-decoder reads the tokens before
 // the separator, which has index counted - 1.
 TokenLoss Evaluate(nn::Network& network, std::span<const TokenSequence> sequences);

@@ -47,8 +47,8 @@ torch::Device DeviceNamed(const std::string& name, const std::string& precision)
         "--device cuda: this libtorch finds no CUDA device; see docs/gpu.md on how to ",
         "build with a libtorch for CUDA");
   }
-  // In bf16 the operands of products are already rounded and lose nothing in TF32. In fp32 TF32 is
-  // off.
+  // With --precision bf16, operands of matrix products are already rounded, so TF32 loses nothing.
+  // With fp32, TF32 is off.
   at::globalContext().setAllowTF32CuBLAS(precision == "bf16");
   return torch::kCUDA;
 }
@@ -72,10 +72,11 @@ class Pace {
     return rate_;
   }
 
-  int64_t made() const { return made_; }  // number of updates
+  int64_t made() const { return made_; }  // updates since the start or resumption
   double rate() const { return rate_; }   // the last TakeRate(), or 0
-  // Mean seconds per update, and seconds for the remaining updates.
+  // Mean seconds per update.
   double Update(double now) const { return (now - began_) / static_cast<double>(made_); }
+  // Estimated seconds for the remaining updates.
   double Left(double now) const { return Update(now) * static_cast<double>(left_); }
 
  private:
@@ -138,8 +139,8 @@ class Run {
     const double began = Working() - progress_.seconds;
     Pace pace(progress_.step, steps_, Working());
     Announce();
-    // A run that was killed after it wrote its last state, but before its last model, has an older
-    // model or none.
+    // If the process was killed between writing its final state and its final model, the folder has
+    // an older model or none.
     if (progress_.step >= steps_) SaveModel();
     if (progress_.step == 0 && !config_.init.empty()) {
       Aside([&] { result.validation = ValidateAndLog(log); });  // validates initial weights
@@ -196,7 +197,7 @@ class Run {
     for (const std::string& remark : task_->Remarks()) hooks_.progress->Finish(remark);
   }
 
-  // Logs the means of the updates since the last record.
+  // Logs the mean metrics of the updates since the last record.
   void LogUpdates(double rate, Pace& pace, MetricsLog& log) {
     CheckUpdates();
     const Metrics metrics = mean_.Take();
@@ -251,7 +252,7 @@ class Run {
     if (any(".pe")) begin_ += "; the position table is not taken from there";
   }
 
-  // Clock that stops during Aside(), which runs validations and checkpoints. In seconds.
+  // A clock, in seconds, that stops during Aside(), which runs validations and checkpoints.
   double Working() const { return Now() - aside_; }
   template <typename Body>
   void Aside(Body body) {
@@ -270,7 +271,8 @@ class Run {
 
   // Computes the loss of each part of the next update's batch, and its gradients if `backward`.
   // Returns the sums of the parts' metrics and tokens; StepLoss::value stays empty. Throws an error
-  // that says "`at` step `step`" if a loss is not finite; on a GPU, only if `backward` is false.
+  // that says "`at` step `step`" if a loss is not finite. If `backward` is true, a loss on a GPU is
+  // not checked, because that would wait for the GPU.
   StepLoss BatchLoss(bool backward, const char* at, int64_t step) {
     StepLoss total;
     for (Part part{0, config_.accumulate}; part.index < part.count; ++part.index) {
@@ -441,7 +443,7 @@ class Run {
 
   RunTensors Tensors() { return {*model_, *optimizer_, parameters_, averages_, device_}; }
 
-  // For the end of a message about a failed save.
+  // The end of an error message about a failed save: names the last good checkpoint.
   std::string LastCheckpoint() const {
     if (saved_step_ < 0) return "";
     return StrCat("; the checkpoint of step ", saved_step_,

@@ -5,7 +5,7 @@
 //                              {.stop = [&] { return interrupted.load(); }});
 //
 // The folder config.out then holds
-//   config.json         the settings of the run; `--config` repeats it
+//   config.json         the settings; --config with this file repeats the run
 //   metrics.jsonl       one record every log_every updates, and one per validation
 //   model.safetensors   the model (model/checkpoint.h)
 //   state.safetensors   the state to resume from: weights, moments, random state, progress
@@ -31,15 +31,15 @@ struct TrainHooks {
 };
 
 struct TrainResult {
-  int64_t step = 0, steps = 0;  // number of updates made, and of all updates of the run
+  int64_t step = 0, steps = 0;  // updates made so far, and in the whole run
   bool interrupted = false;
   bool nothing_to_do = false;  // resumed after all updates had been made: nothing was written
   Metrics validation;          // the last one; empty if there was none
   std::string model_path;
 };
 
-// Starts a run (resume = false; throws InputError if the folder already holds a run or a model) or
-// continues the folder's run (resume = true; throws InputError if there is none). Throws
+// If `resume` is false, starts a run; throws InputError if the folder already holds a run or model.
+// If `resume` is true, continues the folder's run; throws InputError if there is none. Throws
 // RuntimeError if the loss or a gradient is not finite, naming the last good checkpoint, or if the
 // disk is full. A checkpoint is written only if the next loss is finite, so the last checkpoint is
 // always good.

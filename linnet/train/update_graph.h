@@ -1,8 +1,8 @@
-// A CUDA graph of an update: the host launches all of its kernels at once. Without it, the GPU
-// waits for the host when a model is small.
+// A CUDA graph of a training update: with it, the host launches all kernels of the update at once.
+// Without the graph, the GPU waits for the host if the model is small.
 //
 //   UpdateGraph graph;                       // this thread now uses a CUDA stream of its own
-//   graph.Run([&] { loss = Forward(); loss.backward(); optimizer.Finish(); });    // runs it
+//   graph.Run([&] { loss = Forward(); loss.backward(); optimizer.Finish(); });    // runs this
 //   graph.Run(...);                          // the fourth call records it; later ones replay it
 #ifndef LINNET_TRAIN_UPDATE_GRAPH_H_
 #define LINNET_TRAIN_UPDATE_GRAPH_H_
@@ -18,7 +18,7 @@ class UpdateGraph {
   UpdateGraph();
   ~UpdateGraph();
 
-  // Runs `work`, which reads and writes the same tensors every time and does not wait for the GPU.
+  // Runs `work`, which must use the same tensors every time and must not wait for the GPU.
   // The first three calls run it directly, the fourth records and replays it, and later ones replay
   // the recording. Tensors that the recorded `work` created keep their memory; every replay
   // overwrites them.

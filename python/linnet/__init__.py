@@ -4,7 +4,7 @@
 
     model = linnet.Model("models/digits.safetensors")
     digits = model.sample(16, seed=7)                    # uint8 [16, 28, 28]
-    halves = model.complete(digits, known=14)            # the lower halves, drawn again
+    halves = model.complete(digits, known=14)            # the same upper halves, new lower halves
 
     for piece in linnet.Model("runs/text").generate("ROMEO:", stream=True):
         print(piece, end="", flush=True)
@@ -13,8 +13,8 @@
     outputs = state.step(0)                              # logits of the next token, float32 [1, outputs]
 
 Failures raise linnet.Error: InputError (a ValueError) if the caller can correct them, otherwise linnet.RuntimeError or
-linnet.MemoryError. `import linnet` raises LibraryError (an ImportError) if it finds no library of its version. It
-looks at $LINNET_LIBRARY, then inside the package, then for the system's.
+linnet.MemoryError. `import linnet` loads the library that $LINNET_LIBRARY names, else the one in the package, else
+the system's. It raises LibraryError (an ImportError) if that fails or the library has another version.
 """
 
 from ._errors import Error, InputError, LibraryError, MemoryError, RuntimeError
@@ -26,6 +26,6 @@ from ._state import State
 from ._text import choose
 from ._version import VERSION as __version__
 
-# Without RuntimeError and MemoryError, which would hide Python's.
+# RuntimeError and MemoryError are left out, since `from linnet import *` would hide Python's.
 __all__ = ["Couplet", "Error", "InputError", "LibraryError", "Model", "Phone", "Run", "State", "Transcriber", "choose",
            "library_path", "read_run"]

@@ -1,4 +1,4 @@
-"""Checks and conversions of arguments. Each raises InputError, naming the argument, the requirement and the value."""
+"""Checks and converts arguments. Functions raise InputError that names the argument, the requirement and the value."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INT32 = np.iinfo(np.int32)
 
 
 def brief(value: Any) -> str:
-    """A value for a message: at most one line of 60 characters."""
+    """The repr of a value, for messages: one line, cut to 60 characters."""
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -44,7 +44,7 @@ def real(value: Any, name: str) -> float:
 
 
 def seed(value: Any) -> int:
-    """A seed; None draws one."""
+    """Checks a seed; for None, draws one."""
     if value is None:
         return int.from_bytes(os.urandom(8), "little")
     return integer(value, "seed", 0, 2**64 - 1)

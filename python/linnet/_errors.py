@@ -4,7 +4,7 @@ import builtins
 
 
 class Error(Exception):
-    """Any failure of linnet. The message has one line: the place, the fault, the remedy."""
+    """Any failure of linnet. The message is one line: where it failed, what is wrong, what to do."""
 
 
 class InputError(Error, ValueError):

@@ -40,7 +40,7 @@ class CoupletOptions(ctypes.Structure):
                 ("free_form", c_int)]
 
 
-# Result, then arguments. Objects and arrays are c_void_p.
+# {name without linnet_: (result type, argument types...)}. Objects and arrays are c_void_p.
 _FUNCTIONS: dict[str, tuple] = {
     "version": (c_char_p,),
     "last_status": (c_int,),
@@ -121,7 +121,7 @@ _FUNCTIONS: dict[str, tuple] = {
 
 
 def _load() -> tuple[ctypes.CDLL, str]:
-    """The library and its path: $LINNET_LIBRARY, else that of the wheel, else the system's."""
+    """Loads the library that $LINNET_LIBRARY names, else the wheel's, else the system's; returns it and its path."""
     path = os.environ.get("LINNET_LIBRARY")
     if not path and (_WHEEL / SONAME).exists():
         path = str(_WHEEL / SONAME)
@@ -186,9 +186,9 @@ def _free(free: Callable[[int], None], pointer: int, process: Optional[int]) -> 
 
 
 class Handle:
-    """Owns an object of the library and frees it when this handle is collected. The library's functions take handles.
+    """Owns an object of the library and frees it when this handle is collected. `library`'s functions accept handles.
 
-    with_threads: the object has threads. Then a forked process, which has none of them, does not free it.
+    with_threads: the object has threads. A forked process lacks these threads, so it does not free the object.
     """
 
     __slots__ = ("_as_parameter_", "process", "__weakref__")
@@ -196,9 +196,9 @@ class Handle:
     def __init__(self, pointer: Optional[int], free: Callable[[int], None], with_threads: bool = False) -> None:
         if not pointer:
             raise last_error()
-        self._as_parameter_ = pointer  # a call with it keeps this object alive
+        self._as_parameter_ = pointer  # read by ctypes; a call keeps the handle alive
         self.process = os.getpid()
-        # Not at the interpreter's exit: daemon threads may still use the object then.
+        # The object is not freed at the interpreter's exit, since daemon threads may still use it.
         weakref.finalize(self, _free, free, pointer, self.process if with_threads else None).atexit = False
 
     def __reduce__(self) -> Any:
@@ -211,9 +211,9 @@ T = TypeVar("T")
 def interruptible(work: Callable[[Optional[Callable[[], bool]]], T]) -> T:
     """Returns work(cancelled). In the main thread, Ctrl-C interrupts it; in other threads, cancelled is None.
 
-    Python handles signals only in the main thread, and not during a call of the library. So the main thread waits, and
-    another runs `work`. After a Ctrl-C, cancelled() is true, and `work` ends in the background when it next calls
-    cancelled().
+    Python handles signals only in the main thread, and not during a call of the library. So the main thread waits
+    while a new thread runs `work`. A Ctrl-C ends the wait with KeyboardInterrupt, and cancelled() becomes true. `work`
+    goes on in the background; if it checks cancelled(), it can end early.
     """
     if threading.current_thread() is not threading.main_thread():
         return work(None)

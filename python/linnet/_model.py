@@ -20,11 +20,11 @@ from ._state import State
 
 Precision = Literal["f32", "bf16", "int8"]
 _PRECISIONS = ("f32", "bf16", "int8")
-_IDLE_ENGINES = 2  # kept for the next calls
+_IDLE_ENGINES = 2  # maximum number that a model keeps for later calls
 
 
 class Couplet(NamedTuple):
-    """A second line, and the sum over its characters of log p, in nats."""
+    """A second line, and its log-probability in nats: the sum of log p over its characters."""
 
     text: str
     log_probability: float
@@ -33,12 +33,13 @@ class Couplet(NamedTuple):
 class Model:
     """A trained model.
 
-    path: a model file, or the folder of a training run. precision of the matrix products: "f32", "bf16" or "int8";
-    None: the file's own. threads: 0 for one per processor. Raises InputError for a file that is not a model.
+    path: a model file, or the folder of a training run. precision: that of the matrix products, "f32", "bf16" or
+    "int8"; None: the file's. threads: 0 for one per processor. Raises InputError for a file that is not a model.
 
     Methods may be called from several threads at once: each call has an engine of its own, with `threads` threads. In
-    the main thread, Ctrl-C interrupts every method that draws, generates or transcribes; images end with their batch.
-    Results depend on the arguments and the seed, but not on threads or batch. A seed of None draws one.
+    the main thread, Ctrl-C interrupts every method that draws, generates or transcribes; a library call in progress,
+    such as a batch of images, ends in the background. Results depend on the arguments and the seed, but not on threads
+    or batch. If seed is None, the call draws a seed.
     """
 
     def __init__(self, path: Union[str, os.PathLike[str]], precision: Optional[Precision] = None,
@@ -79,7 +80,7 @@ class Model:
 
     @property
     def path(self) -> str:
-        """The path or label that the model was opened with; for a folder, the file in it."""
+        """The path or label that the model was opened with; for a run's folder, the model file in it."""
         return self._path
 
     @property
@@ -94,7 +95,7 @@ class Model:
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The description of the model."""
+        """The model's spec: its task, architecture and sizes."""
         return json.loads(library.model_spec(self._open_handle()))
 
     @property
@@ -114,7 +115,7 @@ class Model:
 
     @property
     def vocabulary(self) -> int:
-        """Tokens are 0 to vocabulary - 1. 0 for speech."""
+        """The number of tokens, which are 0 to vocabulary - 1; 0 for speech."""
         return library.model_vocabulary(self._open_handle())
 
     @property
@@ -124,17 +125,17 @@ class Model:
 
     @property
     def limited(self) -> bool:
-        """Whether sequences longer than `positions` are an error. Other models continue beyond."""
+        """Whether a sequence longer than `positions` is an error. If not, sequences may be of any length."""
         return self._limited
 
     @property
     def outputs(self) -> int:
-        """Floats that the model returns per position."""
+        """The number of floats that the model returns per position."""
         return self._outputs
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of the state of one sequence at its first position."""
+        """Size of a new state of one sequence, in bytes."""
         return library.model_state_bytes(self._open_handle())
 
     @property
@@ -156,10 +157,10 @@ class Model:
         closed = " (closed)" if self._handle is None else ""
         return f"<linnet.Model {self._path!r}: {self._task}, {self._precision}{closed}>"
 
-    # ---- Life
+    # ---- Lifetime
 
     def close(self) -> None:
-        """Frees the model once the calls in progress end. Its states and this object are then unusable."""
+        """Frees the model once the calls in progress end. Neither the model nor its states can then be used."""
         with self._lock:
             self._handle = None
             self._idle.clear()
@@ -178,7 +179,7 @@ class Model:
 
     @contextlib.contextmanager
     def _engine(self) -> Iterator[Handle]:
-        """An engine for one call: an idle one, or a new one. A forked process makes new ones."""
+        """Yields an engine for one call: an idle engine that this process created, or a new one."""
         handle = self._open_handle()
         with self._lock:
             self._idle = [engine for engine in self._idle if engine.process == os.getpid()]
@@ -198,9 +199,10 @@ class Model:
                first_stream: int = 0, reference_scale: bool = False) -> np.ndarray:
         """Draws new images: uint8 [count, *image_shape].
 
-        temperature: above 0; 1 is the trained density, near 0 each byte is the mean of its most likely component.
-        batch: images drawn together; does not change them. first_stream: image i draws from stream first_stream + i
-        of the seed. reference_scale: scales of the logistics as in fast-transformers, elu(s) + 1.0001 for exp(s).
+        temperature: above 0; at 1, draws from the trained density; near 0, each byte is the mean of its most likely
+        component. batch: number of images drawn together; does not change the images. first_stream: image i draws
+        from stream first_stream + i of the seed. reference_scale: uses the scale of the logistics in
+        fast-transformers, elu(s) + 1.0001, instead of exp(s).
         """
         shape = self._image_shape_of("sample")
         number = _checks.integer(count, "count", 1, 10**9)
@@ -213,7 +215,7 @@ class Model:
     def complete(self, images: Any, known: Optional[int] = None, seed: Optional[int] = None,
                  temperature: float = 1.0, *, batch: int = 64, first_stream: int = 0,
                  reference_scale: bool = False) -> np.ndarray:
-        """Keeps the first `known` rows of each image (default: the upper half) and draws the others.
+        """Keeps the first `known` rows of each image (default: the upper half) and draws the other rows.
 
         images: uint8 [count, *image_shape], or one image. Returns uint8 [count, *image_shape]. For the other arguments
         see sample().
@@ -233,10 +235,10 @@ class Model:
     def bits_per_dim(self, images: Any, *, each: Literal[True], batch: int = 64) -> np.ndarray: ...
 
     def bits_per_dim(self, images: Any, *, each: bool = False, batch: int = 64) -> Union[float, np.ndarray]:
-        """The mean over the images of -log2 of the probability of their bytes, per byte.
+        """The mean of -log2 p over all bytes of the images, except the first byte of each.
 
-        images: as for complete(). each: returns the value of every image instead, float64 [count]. The first byte of
-        an image is not predicted.
+        p is the probability of a byte given all bytes before it. images: as for complete(). each: returns the mean of
+        every image instead, float64 [count].
         """
         given = _checks.images(images, self._image_shape_of("bits_per_dim"))
         options = _image_options(0, 1.0, batch, 0, False)
@@ -275,10 +277,10 @@ class Model:
                  stream: bool = False) -> Union[str, Generator[str, None, None]]:
         """Continues a prompt; "" begins a new text. Returns the new text.
 
-        temperature: 0 takes the most likely token. top_k: only the k most likely tokens; 0: all. top_p: only the most
-        likely tokens, until their probabilities sum to top_p. stop: a string or strings; the text ends before the
-        first of them. stream: returns an iterator of pieces, whole characters each. A token is computed when its piece
-        is asked for; close() of the iterator ends the generation.
+        temperature: 0 takes the most likely token. top_k: keeps only the k most likely tokens; 0: all. top_p: keeps
+        only the most likely tokens, until their probabilities sum to top_p. stop: a string or strings; the text ends
+        before the first of them that appears. stream: returns an iterator over pieces of whole characters. A token is
+        computed when its piece is asked for; close() of the iterator ends the generation.
         """
         encoded = _checks.text(prompt, "prompt")
         most = _checks.integer(max_tokens, "max_tokens", 1)
@@ -311,7 +313,10 @@ class Model:
         return b"".join(pieces).decode()
 
     def log_likelihood(self, text: str) -> float:
-        """The sum of log p of the text's tokens, in nats, each given the start of a text and all earlier tokens."""
+        """The sum of log p over the text's tokens, in nats.
+
+        p is the probability of a token given all tokens before it, including those that begin a text.
+        """
         encoded = _checks.text(text, "text")
         nats = ctypes.c_double()
 
@@ -332,7 +337,7 @@ class Model:
         return library.model_unit(self._open_handle()).decode()
 
     def decode(self, tokens: Any) -> str:
-        """The text of tokens. Bytes that are not UTF-8 become U+FFFD, special tokens nothing."""
+        """The text of tokens. Unknown characters and invalid UTF-8 become U+FFFD; other special tokens are left out."""
         given = _checks.tokens(tokens)
         if given.ndim != 1:
             raise InputError(f"tokens must be one-dimensional, not of shape {list(given.shape)}")
@@ -372,8 +377,8 @@ class Model:
                  top_p: float = 1.0, seed: Optional[int] = None, rules: bool = True) -> list[Couplet]:
         """Second lines for a first line, in order of decreasing probability; possibly fewer than `candidates`.
 
-        beam: width of the beam search, and the maximum number of lines that it finds. 0: each line is drawn, with
-        temperature, top_k, top_p and seed. rules: False, with a beam of 0, draws lines without the rules of couplets.
+        beam: width of the beam search, and the maximum number of lines that it finds. 0: no search; lines are drawn
+        with temperature, top_k, top_p and seed. rules=False (only with beam=0): draws without the rules of couplets.
         """
         self._check_task("couplet", "couplets")
         encoded = _checks.text(first, "first")
@@ -418,7 +423,7 @@ class Model:
         return phones_of(interruptible(work))
 
     def transcriber(self, rate: Optional[int] = None) -> Transcriber:
-        """A transcriber for audio that arrives in pieces; needs a causal model that normalizes by corpus."""
+        """A transcriber for audio that arrives in pieces. Needs a causal model that does not normalize by utterance."""
         self._check_task("speech", "transcriber")
         if rate is not None:
             check_rate(rate, self)
@@ -428,13 +433,13 @@ class Model:
     # ---- States
 
     def new_state(self, batch: int = 1) -> State:
-        """A state of `batch` sequences that have read nothing. Raises InputError for a model without a state."""
+        """A state of `batch` sequences that have read nothing. Raises InputError for models of whole sequences only."""
         count = _checks.integer(batch, "batch", 1)
         with self._engine() as engine:
             return State(self, Handle(library.state_new(engine, count), library.state_free))
 
     def load_state(self, path: Union[str, os.PathLike[str]]) -> State:
-        """Reads a state that State.save() wrote for this model in this precision."""
+        """Reads a file that State.save() wrote for this model in this precision."""
         name = _checks.path(path)
         with self._engine() as engine:
             return State(self, Handle(library.state_load(engine, name), library.state_free))

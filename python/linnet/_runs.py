@@ -20,9 +20,9 @@ class Run:
     """A training run.
 
     metrics: one array per metric of metrics.jsonl, with one entry per record. "step" is int64; all others are
-    float64, with NaN where a record lacks the metric. "seconds" is the training time. Metrics of the validation
+    float64, with NaN where a record lacks the metric. "seconds" is the training time. Names of validation metrics
     begin with "validation_".
-    settings: the run's config.json; {} if it has none.
+    settings: the contents of the run's config.json; {} if there is no such file.
     """
 
     path: str
@@ -30,7 +30,7 @@ class Run:
     settings: dict[str, Any]
 
     def curve(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        """The steps and the values of the records that have a metric. Raises InputError for an unknown metric."""
+        """Returns (steps, values) of the records that have this metric. Raises InputError for an unknown metric."""
         if name not in self.metrics:
             raise InputError(f"{self.path}: has no metric '{name}'; it has {', '.join(self.metrics)}")
         has = ~np.isnan(self.metrics[name])
@@ -41,10 +41,10 @@ class Run:
 
 
 def read_run(folder: str | os.PathLike[str]) -> Run:
-    """Reads the metrics and settings of a training run, also while it trains.
+    """Reads the metrics and settings of a training run, which may still be training.
 
-    An incomplete last line is ignored, since the run may be writing it. Raises InputError if the folder holds no run,
-    or a file in it is invalid.
+    An incomplete last line is ignored, since the run may be writing it. Raises InputError if the folder holds no run
+    or an invalid file.
     """
     path = pathlib.Path(os.fsdecode(_checks.path(folder, "folder")))
     log = path / "metrics.jsonl"

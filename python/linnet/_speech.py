@@ -1,4 +1,4 @@
-"""Phones in audio."""
+"""Recognition of phones in audio."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Phone(NamedTuple):
-    """A phone, its beginning in seconds, and its probability there."""
+    """A phone, the start of its first frame in seconds, and its probability in that frame."""
 
     name: str
     seconds: float
@@ -28,7 +28,7 @@ def check_rate(rate: Any, model: Model) -> None:
 
 
 def phones_of(transcript: Union[Handle, int], first: int = 0) -> list[Phone]:
-    """The phones of a transcript of the library, from index `first` on."""
+    """The phones of a linnet_transcript, from index `first` on."""
     return [Phone(library.transcript_phone(transcript, i).decode(), library.transcript_start(transcript, i),
                   library.transcript_probability(transcript, i))
             for i in range(first, library.transcript_count(transcript))]
@@ -37,7 +37,7 @@ def phones_of(transcript: Union[Handle, int], first: int = 0) -> list[Phone]:
 class Transcriber:
     """Recognizes phones in audio as it arrives. Made by Model.transcriber().
 
-    Memory is constant, besides the phones. Calls from several threads take turns.
+    Memory is constant except for the list of phones. Calls from several threads take turns.
     """
 
     def __init__(self, model: Model, handle: Handle) -> None:
@@ -48,7 +48,7 @@ class Transcriber:
 
     @property
     def delay(self) -> float:
-        """Seconds of audio after the beginning of a phone that the model may need to recognize it."""
+        """Maximum delay from the beginning of a phone to its recognition, in seconds of audio."""
         return library.transcriber_delay(self._handle)
 
     @property
@@ -58,14 +58,14 @@ class Transcriber:
             return phones_of(library.transcriber_transcript(self._handle))
 
     def feed(self, samples: Any) -> list[Phone]:
-        """Takes the next samples, in any number: floats from -1 to 1, or int16. Returns the new phones."""
+        """Reads any number of further samples: floats from -1 to 1, or int16. Returns the new phones."""
         given = _checks.samples(samples)
         with self._lock:
             check(library.transcriber_accept(self._handle, given.ctypes.data, given.size))
             return self._new()
 
     def finish(self) -> list[Phone]:
-        """Ends the audio; returns the remaining phones. Once per transcriber."""
+        """Ends the audio; returns the remaining phones. No more calls of feed() or finish() may follow."""
         with self._lock:
             check(library.transcriber_finish(self._handle))
             return self._new()

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 class State:
     """The state of some sequences after the tokens that they have read. Made by Model.new_state().
 
-    A state is a value: copy() and fork() give several continuations of one prefix. len(state) is the number of
-    sequences. Results of a sequence do not depend on the others, bit for bit. Calls from several threads take turns.
+    copy() and fork() duplicate a state, so that a prefix can be continued in several ways. len(state) is the number of
+    sequences. A sequence's results do not depend on the other sequences, bit for bit. Calls from several threads take
+    turns.
     """
 
     def __init__(self, model: Model, handle: Handle) -> None:
@@ -46,7 +47,7 @@ class State:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory of all sequences."""
+        """The memory of all sequences' states together, in bytes."""
         with self._lock:
             return library.state_bytes(self._handle)
 
@@ -54,8 +55,8 @@ class State:
         """Reads one token per sequence: integers [batch], or one integer if there is one sequence.
 
         Returns the model's outputs, float32 [batch, outputs]: logits of the next token for text, couplets and copy;
-        logits, means and log-scales of a mixture of logistics for images. Raises InputError, and leaves the state
-        unchanged, for a token outside the vocabulary or a position that the model does not have.
+        logits, means and log-scales of a mixture of logistics for images. Raises InputError for a token outside the
+        vocabulary, or if a limited model has no position left; the state is then unchanged.
         """
         with self._lock:
             batch = len(self)
@@ -70,8 +71,8 @@ class State:
     def read(self, tokens: Any, every: bool = False) -> np.ndarray:
         """Reads several tokens per sequence at once: integers [batch, length], or [length] if there is one sequence.
 
-        Returns the outputs after the last token, float32 [batch, outputs]; with `every` those after each token,
-        [batch, length, outputs]. Equals length calls of step() up to rounding. Raises InputError as step() does.
+        Returns the outputs after the last token, float32 [batch, outputs]; if `every`, the outputs after each token,
+        [batch, length, outputs]. Equals a step() per token up to rounding. Raises InputError as step() does.
         """
         with self._lock:
             batch = len(self)
@@ -95,13 +96,13 @@ class State:
             return State(self._model, Handle(library.state_clone(self._handle), library.state_free))
 
     def fork(self, copies: int) -> State:
-        """A new state with each sequence `copies` times, side by side: 0 0 1 1 ..."""
+        """Returns a new state that holds each sequence `copies` times in a row; for 2: 0 0 1 1 ..."""
         count = _checks.integer(copies, "copies", 1)
         with self._lock:
             return State(self._model, Handle(library.state_fork(self._handle, count), library.state_free))
 
     def select(self, sequences: Sequence[int]) -> State:
-        """A new state with these sequences in this order; repetition is allowed."""
+        """Returns a new state with copies of these sequences, in this order. Indices may repeat."""
         with self._lock:
             chosen = _checks.tokens(sequences, "sequences")
             if chosen.ndim != 1 or chosen.size == 0:
@@ -120,7 +121,7 @@ class State:
             check(library.state_append(self._handle, other._handle))
 
     def reset(self, sequence: Optional[int] = None) -> None:
-        """Returns all sequences, or one, to before their first token."""
+        """Resets all sequences, or one of them, to position 0: no token has been read."""
         with self._lock:
             if sequence is None:
                 check(library.state_reset(self._handle))
@@ -129,7 +130,7 @@ class State:
                 check(library.state_reset_sequence(self._handle, place))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the state to a file, which it replaces in one step. Model.load_state() reads it."""
+        """Writes the state to a file atomically. Model.load_state() reads the file."""
         name = _checks.path(path)
         with self._lock, self._model._engine() as engine:
             check(library.state_save(self._handle, engine, name))
@@ -146,7 +147,7 @@ class State:
 
 @contextlib.contextmanager
 def _both(first: State, second: State) -> Iterator[None]:
-    """Locks two states, in the same order in every thread."""
+    """Locks two states. All threads use the same order, so that they cannot deadlock."""
     a, b = sorted((first, second), key=id)
     with a._lock, b._lock:
         yield

@@ -1,4 +1,4 @@
-"""Options of drawing tokens, and text that is generated piece by piece."""
+"""Sampling of tokens, and generation of text in pieces."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def choose(logits: Any, *, temperature: float = 1.0, top_k: int = 0, top_p: floa
            stream: int = 0, draw: int = 0) -> int:
     """Draws a token from logits [count].
 
-    temperature: 0 chooses the most likely token. top_k: only the k most likely tokens; 0: all. top_p: only the most
-    likely tokens, until their probabilities sum to top_p. The draw is a function of seed, stream and draw: count `draw`
-    up from 0 for the tokens of a sequence. A token with a logit of -infinity is never chosen.
+    temperature: 0 chooses the most likely token. top_k: keeps only the k most likely tokens; 0: all. top_p: keeps only
+    the most likely tokens, until their probabilities sum to top_p. seed, stream and draw select the random number;
+    draw is the token's index in its sequence, from 0. A token with a logit of -infinity is never chosen.
     """
     return _choose(_checks.floats(logits, "logits"), sampling(temperature, top_k, top_p, seed, stream),
                    _checks.integer(draw, "draw", 0, 2**64 - 1))
@@ -66,7 +66,7 @@ def stop_strings(stop: Union[str, Iterable[str]]) -> list[bytes]:
 
 
 def _each_byte(error: UnicodeError) -> tuple[str, int]:
-    """Replaces each invalid byte, as the library does."""
+    """Replaces each invalid byte by U+FFFD, as the library does."""
     assert isinstance(error, UnicodeDecodeError)
     return "\ufffd" * (error.end - error.start), error.end
 
@@ -84,7 +84,7 @@ class Pieces:
         self.stopped = False
 
     def add(self, text: bytes) -> str:
-        """Adds text; returns the text that can be shown now."""
+        """Adds a token's bytes; returns the text that can be shown now."""
         self._held += text
         ends = [end for end in map(self._held.find, self._stop) if end >= 0]
         if ends:
@@ -107,7 +107,7 @@ def stream_text(model: Model, prompt: bytes, most: int, options: Sampling,
                 stop: list[bytes]) -> Generator[str, None, None]:
     """Yields the text of Model.generate() in pieces, and computes no token before its piece is asked for.
 
-    Steps in Python instead of calling linnet_write_text(), which would need a thread that waits for the reader.
+    Python code steps the model: linnet_write_text() calls back with each piece, which would need a second thread.
     """
     pieces = Pieces(stop)
     read = model._encode(prompt, prompt=True)

@@ -5,7 +5,7 @@
 
 Libraries without a kernel compute it in this form: products within chunks of 64 positions, and a
 running sum of the chunks' states between them. Prints JSON records like those of `linnet bench
-causal-linear --device cuda`: milliseconds of forward, and of forward and backward.
+causal-linear --device cuda`: milliseconds of the forward pass, and of forward and backward pass.
 """
 
 import argparse
@@ -17,7 +17,7 @@ CHUNK = 64
 
 
 def attention(q, k, v, fused):
-    """q, k [N, H, L, D], v [N, H, L, M]; fused: with elu + 1 and the normalizer."""
+    """Returns [N, H, L, M] for q, k [N, H, L, D] and v [N, H, L, M]; fused: with elu + 1 and the normalizer."""
     if fused:
         q, k = torch.nn.functional.elu(q) + 1, torch.nn.functional.elu(k) + 1
         v = torch.cat([v, torch.ones_like(v[..., :1])], -1)

@@ -1,6 +1,6 @@
-"""Compares the functions of linnet.h with the symbols of the library, the calls in the C tests and the page docs/c.md,
-and compiles and runs the page's examples. Arguments: the library, whether it has speech (ON or OFF), the C and the C++
-compiler, the source folder."""
+"""Compares the functions of linnet.h with the symbols of the library, the calls in the C tests and the page docs/c.md.
+Also compiles and runs the page's and the header's examples. Arguments: the library, ON or OFF (whether it has speech),
+the C compiler, the C++ compiler, the source folder."""
 import pathlib
 import re
 import subprocess

@@ -1,4 +1,4 @@
-/* Models, engines, states, reading and choosing tokens, vocabularies: capi_test FOLDER
+/* Tests models, engines, states, reading and choosing tokens, vocabularies: capi_test FOLDER
  *
  * FOLDER is for files that the test writes. The test runs in the root of the source tree. */
 #define _POSIX_C_SOURCE 200809L
@@ -159,7 +159,7 @@ static void test_memory(void) {
   memset(bytes, 0xff, size);
   free(bytes);
   linnet_engine *own = linnet_engine_new(model, 1), *other = open_engine(TEXT, 1);
-  linnet_model_free(model); /* the engine keeps the model */
+  linnet_model_free(model); /* the engine keeps the model alive */
   const int32_t tokens[3] = {0, 75, 76};
   float *a = floats(WIDTH), *b = floats(WIDTH);
   CHECK_OK(linnet_whole(own, tokens, 1, 3, a) == LINNET_OK);
@@ -262,7 +262,7 @@ static void test_reading_errors(linnet_engine* engine) {
   linnet_state_free(state);
 }
 
-/* Reads the same token with every sequence; out [batch, WIDTH]. */
+/* Every sequence of the state reads token 97. Outputs: out [batch, WIDTH]. */
 static void step_all(linnet_engine* engine, linnet_state* state, float* out) {
   int32_t tokens[MOST];
   for (size_t i = 0; i < MOST; ++i) tokens[i] = 97;
@@ -375,7 +375,7 @@ static void test_states_in_memory(linnet_engine* engine) {
   CHECK(same(a, b, 2 * WIDTH));
   STATE_FAILS(linnet_state_save_memory(state, engine, bytes, size, NULL), "size is NULL");
   STATE_FAILS(linnet_state_save_memory(NULL, engine, bytes, size, &again), "state is NULL");
-  bytes[size] ^= 1; /* the last byte of the file */
+  bytes[size] ^= 1; /* the last byte of the saved state, which begins at bytes + 1 */
   CHECK_FAILS(linnet_state_load_memory(engine, bytes + 1, size) == NULL, LINNET_ERROR_INPUT,
               "memory");
   CHECK_FAILS(linnet_state_load_memory(engine, bytes + 1, size / 2) == NULL, LINNET_ERROR_INPUT,
@@ -398,7 +398,7 @@ static void test_limited_model(void) {
   linnet_engine_free(engine);
 }
 
-/* Prefixes of frames give the outputs of whole sequences. */
+/* Frames read in two calls give the outputs of the whole sequence. */
 static void test_frames(void) {
   enum { LENGTH = 20, INPUTS = 80, OUTPUTS = 34 };
   linnet_engine* engine =
@@ -433,7 +433,7 @@ static void test_choose(void) {
   sampling.temperature = 0;
   CHECK_OK(linnet_choose(logits, 4, &sampling, 0, &token) == LINNET_OK && token == 1);
 
-  /* Draws follow the probabilities; they depend on seed, stream and the draw's number only. */
+  /* Draws follow the probabilities. A draw depends only on seed, stream and its number. */
   enum { DRAWS = 20000 };
   double sum = 0;
   for (size_t i = 0; i < 4; ++i) sum += exp((double)logits[i]);

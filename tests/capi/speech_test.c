@@ -1,4 +1,4 @@
-/* Transcription: speech_test FOLDER. Runs in the root of the source tree. */
+/* Tests transcription: speech_test. Runs in the root of the source tree. */
 #include <math.h>
 
 #include "test_util.h"
@@ -55,13 +55,13 @@ static void test_whole(const float* sound) {
   linnet_engine_free(one), linnet_engine_free(two);
 }
 
-/* A stream gives the phones of the whole recording, the first of them before its middle. */
+/* A stream gives the phones of the whole recording, the first before half of it has been read. */
 static void test_stream(const float* sound) {
   linnet_engine* engine = open_engine(CAUSAL, 1);
   linnet_transcript* whole = linnet_transcribe(engine, sound, SAMPLES, 1);
   linnet_transcriber* stream = linnet_transcriber_new(engine);
   CHECK_OK(stream != NULL);
-  linnet_engine_free(engine); /* the stream keeps the model */
+  linnet_engine_free(engine); /* the stream keeps the model alive */
   CHECK_OK(linnet_transcriber_delay(stream) > 0 && linnet_transcriber_delay(stream) < 1);
   const linnet_transcript* heard = linnet_transcriber_transcript(stream);
   CHECK_OK(heard != NULL && linnet_transcript_count(heard) == 0);
@@ -115,7 +115,7 @@ static void test_errors(const float* sound) {
   STATUS_FAILS(linnet_transcriber_accept(stream, NULL, 1), LINNET_ERROR_INPUT, "samples is NULL");
   STATUS_FAILS(linnet_transcriber_accept(stream, bad, 2), LINNET_ERROR_INPUT, "sample 1");
   STATUS_FAILS(linnet_transcriber_finish(NULL), LINNET_ERROR_INPUT, "is NULL");
-  CHECK_OK(linnet_transcriber_finish(stream) == LINNET_OK); /* without any audio */
+  CHECK_OK(linnet_transcriber_finish(stream) == LINNET_OK); /* no audio was accepted */
   linnet_transcriber_free(stream);
   linnet_engine_free(engine), linnet_engine_free(whole), linnet_engine_free(text);
 }

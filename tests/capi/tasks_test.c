@@ -1,4 +1,4 @@
-/* Images, text and couplets: tasks_test FOLDER. Runs in the root of the source tree. */
+/* Tests images, text and couplets: tasks_test. Runs in the root of the source tree. */
 #include <math.h>
 #include <stdint.h>
 
@@ -58,7 +58,7 @@ static void test_sampling_images(void) {
   options.seed = 1;
   CHECK_OK(linnet_sample_images(engine, 1, &options, other) == LINNET_OK);
   CHECK(memcmp(images + 3 * PIXELS, other, PIXELS) != 0);
-  /* Canceled after the first batch. */
+  /* The callback cancels after the first batch. */
   linnet_image_options_init(&options, sizeof options);
   memset(&progress, 0, sizeof progress);
   progress.stop_after = 1;
@@ -80,7 +80,7 @@ static void test_completing_images(void) {
     CHECK(memcmp(pixels + i * PIXELS, images + i * PIXELS, KNOWN) == 0);
     CHECK(memcmp(pixels + i * PIXELS, images + i * PIXELS, PIXELS) != 0);
   }
-  /* In place. */
+  /* `pixels` may be `images` itself. */
   CHECK_OK(linnet_complete_images(engine, images, 2, KNOWN, NULL, images) == LINNET_OK);
   CHECK(memcmp(pixels, images, 2 * PIXELS) == 0);
   STATUS_FAILS(linnet_complete_images(engine, images, 2, 0, NULL, pixels), "between 1 and 784");
@@ -166,7 +166,7 @@ static void write_by_steps(linnet_engine* engine, const linnet_model* model, con
   for (size_t i = 0; i < count; ++i) {
     logits[LINNET_TOKEN_SEPARATOR] = logits[LINNET_TOKEN_UNKNOWN] = -INFINITY;
     CHECK(linnet_choose(logits, width, sampling, i, &drawn[i]) == LINNET_OK);
-    CHECK(drawn[i] != LINNET_TOKEN_END); /* so that this text and the writer's are comparable */
+    CHECK(drawn[i] != LINNET_TOKEN_END); /* the comparison needs `count` tokens of text */
     CHECK(linnet_step(engine, state, &drawn[i], logits) == LINNET_OK);
   }
   CHECK(linnet_decode(model, drawn, count, text, 64, &bytes) == LINNET_OK);
@@ -195,7 +195,7 @@ static void test_writing(void) {
   CHECK(length >= TOKENS && written.bytes == length);
   CHECK(memcmp(written.text, expected, length) == 0);
 
-  /* The text ends before a stop string, or after any piece, if the reader says so. */
+  /* The text ends before a stop string, and after a piece for which the reader returns nonzero. */
   const char stop[2] = {expected[length / 2], '\0'};
   const char* const stops[2] = {"never written", stop};
   const size_t before = (size_t)(strchr(expected, stop[0]) - expected);
@@ -250,7 +250,7 @@ static void test_text_errors(void) {
   linnet_engine_free(engine), linnet_engine_free(images);
 }
 
-/* Sum of -log p of tokens[first] to the last, computed from the outputs of all positions. */
+/* The sum of -log p over tokens[first .. count - 1], from the outputs of all positions. */
 static double expected_nats(linnet_engine* engine, const int32_t* tokens, size_t count,
                             size_t first) {
   float* outputs = floats(count * WIDTH);

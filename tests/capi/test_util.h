@@ -8,13 +8,13 @@
 #include <string.h>
 
 #define CHECK(condition) check((condition) != 0, #condition, __FILE__, __LINE__)
-/* The condition holds, and the last call succeeded. */
+/* Checks that the condition holds and that the last call succeeded. */
 #define CHECK_OK(condition)                        \
   do {                                             \
     CHECK(condition);                              \
     check_last(LINNET_OK, "", __FILE__, __LINE__); \
   } while (0)
-/* The condition holds, and the last call failed with this status and a message with this part. */
+/* Checks that the condition holds and that the last call failed: this status, `part` in message. */
 #define CHECK_FAILS(condition, status, part)      \
   do {                                            \
     CHECK(condition);                             \

@@ -1,4 +1,4 @@
-// A custom attention kind. It needs no other file.
+// A custom attention kind. This file alone defines and registers it.
 #include <torch/torch.h>
 
 #include <cmath>
@@ -9,8 +9,8 @@ namespace {
 
 using torch::Tensor;
 
-// Attention whose weights decay with the distance: weight(i, j) = 2^-(i - j) for j <= i. In
-// recurrent form the state is a sum that is halved at every position.
+// Attention whose weights decay with the distance: for j <= i, weight(i, j) is proportional to
+// 2^-(i - j). In recurrent form the state is a sum that is halved at every position.
 class Fading : public linnet::nn::MixerImpl {
  public:
   Tensor forward(const Tensor& q, const Tensor& k, const Tensor& v,

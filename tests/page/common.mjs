@@ -1,5 +1,5 @@
-// Shared by page_test and openai_test: npm packages from this folder or npm's global one, a server on a
-// free port, and a sequential test runner.
+// Shared by page_test and openai_test: loads npm packages, starts a server on a free port, and runs
+// tests one after the other.
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
 import { existsSync } from 'node:fs';
@@ -8,7 +8,7 @@ import path from 'node:path';
 
 const SKIPPED = 77;
 
-// Loads a package installed by `npm install` here or `npm install -g`; skips the test if it is missing.
+// Loads an npm package installed in this folder or globally; skips the test if there is none.
 export function load(name) {
   const folders = [import.meta.dirname ?? path.dirname(new URL(import.meta.url).pathname)];
   try { folders.push(path.dirname(execFileSync('npm', ['root', '-g'], { encoding: 'utf8' }).trim())); } catch {}

@@ -63,7 +63,7 @@ await run({
     }
   },
   'logprobs, whole and streamed': async () => {
-    const cold = { ...request, logprobs: 2, temperature: 0.3 };  // so cold that it writes ASCII only
+    const cold = { ...request, logprobs: 2, temperature: 0.3 };  // low enough that the text is ASCII
     const { choices: [{ text, logprobs }] } = await client.completions.create(cold);
     assert.equal(logprobs.tokens.join(''), text);
     assert.equal(logprobs.tokens.length, 40);

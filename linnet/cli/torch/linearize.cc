@@ -38,7 +38,7 @@ struct LinearizeCommand {
 };
 
 // Whether linearize has a flag for the setting. It has none for settings that the model determines
-// or that linearize chooses (kKept), and for settings of single tasks.
+// or that linearize chooses (kKept), and none for settings of single tasks.
 bool IsChosen(const std::string& name, const std::string& tasks) {
   static const char* const kKept[] = {
       "attention",  "layers",    "heads",      "d_model",    "d_ff",          "norm",
@@ -48,7 +48,7 @@ bool IsChosen(const std::string& name, const std::string& tasks) {
          std::none_of(std::begin(kKept), std::end(kKept), [&](const char* k) { return name == k; });
 }
 
-// Defaults of the training: fewer updates and a lower learning rate than from random weights.
+// Sets the defaults of the final training: shorter and at a lower rate than from random weights.
 void SetDefaults(TrainConfig& config) {
   config.steps = 500;
   config.lr /= 3;

@@ -1,4 +1,5 @@
-// The verbs of linnet-train. Each function adds a verb, which sets `exit_code` when it runs.
+// The verbs of linnet-train. AddTrain() and AddLinearize() each add a verb, which sets `exit_code`
+// when it runs.
 #ifndef LINNET_CLI_TORCH_TORCH_VERBS_H_
 #define LINNET_CLI_TORCH_TORCH_VERBS_H_
 
@@ -13,7 +14,8 @@ void AddLinearize(CLI::App& app, int& exit_code);
 // Runs linnet-train with these arguments and returns its exit code.
 int TrainProgram(int argc, char** argv);
 
-// Returns run(). Rethrows libtorch's errors as RuntimeError, or std::bad_alloc if memory ran out.
+// Calls run() and returns its result. Rethrows libtorch's errors as RuntimeError, or as
+// std::bad_alloc if memory ran out.
 int WithTorchErrors(const std::function<int()>& run);
 
 }  // namespace linnet

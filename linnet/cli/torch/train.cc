@@ -1,4 +1,4 @@
-// linnet train.
+// linnet train: one subcommand for each task.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -29,7 +29,7 @@ struct TrainCommand {
   ConfigFlags flags;
 };
 
-// A config with a preset applied.
+// Returns the task's config with a preset applied.
 TrainConfig WithPreset(const TaskInfo& task, const train::Preset& preset) {
   TrainConfig config;
   config.task = task.name;
@@ -87,7 +87,8 @@ TrainConfig Resolve(const TrainCommand& command) {
     ApplyJson(ReadFile(command.config_file, 1 << 20), command.config_file, config);
   }
   command.flags.Apply(*command.app, config);
-  // Two convolutions in a row learn slowly, so a preset's is left out if the mixers have their own.
+  // Two convolutions in a row learn slowly, so the preset's convolution is left out if the mixers
+  // have their own.
   const CLI::Option* convolution = command.app->get_option_no_throw("--convolution");
   const bool chosen = command.resume || !command.config_file.empty() ||
                       (convolution != nullptr && convolution->count() > 0);
@@ -97,7 +98,7 @@ TrainConfig Resolve(const TrainCommand& command) {
                      init.empty() ? "" : StrCat(" (it was initialized from ", init, ")"),
                      "; leave out --init, or start another run without --resume");
   }
-  // --epochs on the command line overrides a number of updates from a file.
+  // --epochs on the command line overrides a number of updates from a preset or a file.
   const CLI::Option* epochs = command.app->get_option_no_throw("--epochs");
   if (epochs != nullptr && epochs->count() > 0) {
     if (command.app->get_option("--steps")->count() > 0 && config.steps > 0) {

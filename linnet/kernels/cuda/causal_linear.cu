@@ -74,8 +74,9 @@ template void CausalLinearBackward(const CausalLinearPlan&,
 
 }  // namespace linnet::kernels::cuda
 
-// For scripts/cuda-report: kernel | threads | bytes of dynamic shared memory | default (optional:
-// must fit and not spill).
+// Input of scripts/cuda-report: kernel | threads of a block | bytes of dynamic shared memory |
+// default. The script fails if a kernel marked `default` (optional) does not fit or spills
+// registers.
 // clang-format off
 // cuda-report: CausalProductKernel<ProductSizes<16, 1, 0>, BFloat16> | ProductSizes<16, 1, Product::kForward>::kThreads | ProductSizes<16, 1, Product::kForward>::kBytes | default
 // cuda-report: CausalProductKernel<ProductSizes<16, 2, 0>, float> | ProductSizes<16, 2, Product::kForward>::kThreads | ProductSizes<16, 2, Product::kForward>::kBytes | default

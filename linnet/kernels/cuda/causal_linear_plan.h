@@ -1,9 +1,10 @@
 // The launches of causal_linear.h (private to kernels/cuda), on any Machine that runs tile
 // programs: causal_linear.cu has one for a stream, the tests have one for the CPU. A Machine has
+// these members:
 //
 //   Copy(to, from, bytes), Zero(to, bytes)
-//   Run<Sizes>(blocks, args)               CausalProductTile
-//   RunDelta(blocks, threads, args, to)    DeltaTile
+//   Run<Sizes>(blocks, args)               launches CausalProductTile
+//   RunDelta(blocks, threads, args, to)    launches DeltaTile
 #ifndef LINNET_KERNELS_CUDA_CAUSAL_LINEAR_PLAN_H_
 #define LINNET_KERNELS_CUDA_CAUSAL_LINEAR_PLAN_H_
 
@@ -15,13 +16,14 @@
 
 namespace linnet::kernels::cuda {
 
-// The programs' width for D and M: 16, 32, 64 or 128.
+// The width that the tile programs are compiled for: the least of 16, 32, 64 and 128 that is at
+// least D and M.
 inline int ProductWidth(const CausalLinearShape& shape) {
   const size_t most = std::max(shape.dim, shape.value_dim);
   return most <= 16 ? 16 : most <= 32 ? 32 : most <= 64 ? 64 : 128;
 }
 
-// Calls body with the width as a constant: body.template operator()<32>().
+// Calls body with the width as a template argument: body.template operator()<32>().
 template <class Body>
 void WithProductWidth(int width, Body body) {
   switch (width) {
@@ -36,32 +38,33 @@ void WithProductWidth(int width, Body body) {
   }
 }
 
-// Floats of the sums of one segment of every sequence and head, in one product.
+// Number of floats that hold the sums of one segment of every sequence and head, in one product.
 template <int kWidth, int kSplit, Product kProduct>
 size_t SegmentFloats(const CausalLinearShape& shape) {
   using Sizes = ProductSizes<kWidth, kSplit, kProduct>;
   return shape.batch * shape.heads * Sizes::kSlices * Sizes::kSumFloats;
 }
 
-// Offsets of the parts of the scratch memory, and its size, in floats.
+// Layout of the scratch memory: the offset of each part and the total size, in floats.
 struct CausalLinearScratchParts {
   size_t state = 0;    // copies of the initial state: s, then z
   size_t control = 0;  // counters and flags of blocks, zeroed for each product
   size_t sums = 0;     // sums of segments
-  size_t delta = 0;    // d of each row (FirstRowOf in causal_product_tile.h)
-  size_t floats = 0;   // size of all parts
+  size_t delta = 0;    // d of each row (FirstRowOf() in causal_product_tile.h)
+  size_t floats = 0;   // total size
 };
 
 inline size_t RoundUpFloats(size_t n) { return (n + 31) / 32 * 32; }
 
-// Words of `started` and `written` (CausalProductArgs), for up to eight slices.
+// Number of 32-bit words of `started` and `written` (CausalProductArgs), enough for eight slices.
 inline size_t ControlWords(const CausalLinearPlan& plan) {
   constexpr size_t kMostSlices = 8;
   if (plan.segments <= 1) return 0;
   return 1 + plan.shape.batch * plan.shape.heads * kMostSlices * plan.segments;
 }
 
-// Floats of `inverse` or `delta` (FirstRowOf in causal_product_tile.h).
+// Number of floats of `inverse`, which is also that of `delta` (CausalProductArgs). Their index is
+// FirstRowOf() + position.
 inline size_t ProductRows(const CausalLinearShape& shape, bool packed) {
   const size_t rows = (shape.length + 3) / 4 * 4;
   return packed ? shape.heads * (rows + 4 * shape.batch) : shape.batch * shape.heads * rows;
@@ -88,7 +91,7 @@ inline CausalLinearScratchParts ScratchPartsOf(const CausalLinearPlan& plan) {
   return parts;
 }
 
-// The programs' arguments, given the plan and the arguments of the forward or the backward.
+// The tile programs' arguments, from the plan and the arguments of the forward or the backward.
 template <typename T>
 CausalProductArgs<T> ProductArgs(const CausalLinearPlan& plan) {
   CausalProductArgs<T> to;
@@ -149,7 +152,7 @@ void RunForward(Machine& machine, const CausalLinearPlan& plan,
                 const CausalLinearForwardArgsOf<T>& args, float* scratch) {
   CausalProductArgs<T> product = ProductArgs(plan, args);
   // args.s and args.z hold the initial and then the final state. Some blocks may read the initial
-  // state after others have written the final one, so they read a copy.
+  // state after others have written the final one, so all blocks read a copy of the initial state.
   const size_t z_floats = plan.shape.batch * plan.shape.heads * plan.shape.dim;
   const size_t s_floats = z_floats * plan.shape.value_dim;
   float* state = scratch + ScratchPartsOf(plan).state;

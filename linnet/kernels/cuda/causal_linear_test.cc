@@ -57,12 +57,12 @@ struct Problem {
   CausalLinearShape shape;
   FeatureMap feature_map = FeatureMap::kElu;
   bool normalize = true;
-  bool state = false;                 // an initial state, and gradients of the final one
+  bool state = false;                 // with an initial state and a gradient of the final state
   std::vector<int64_t> lengths = {};  // empty: no mask
   std::vector<int64_t> offsets = {};  // empty: not packed
   unsigned segments = 1;
   uint64_t seed = 0;   // seed of the order of threads
-  size_t padding = 0;  // elements between the positions of a tensor
+  size_t padding = 0;  // unused elements between the positions of a tensor
 };
 
 std::string Name(const Problem& p) {
@@ -92,7 +92,7 @@ T Narrowed(float x) {
   }
 }
 
-// A tensor [N, L, H, width] with room between positions, and a canary behind it.
+// A tensor [N, L, H, width] with p.padding elements between positions and a canary behind it.
 template <typename T>
 class Tensor {
  public:
@@ -141,9 +141,9 @@ class Tensor {
   std::vector<T> x_;
 };
 
-// The largest difference relative to the largest value. Terms are of size 1, so values far below 1
-// come from cancellation and are held to an absolute tolerance: with a normalizer, the gradients of
-// the first query and key are zero.
+// The largest difference relative to the largest value. The terms of all sums are near 1, so values
+// far below 1 come from cancellation and are held to an absolute tolerance. For example, with a
+// normalizer, the gradients of the first query and key are zero.
 class Difference {
  public:
   void Add(const Doubles& got, const Doubles& want) {
@@ -173,8 +173,8 @@ Doubles Slice(const Floats& x, size_t place, size_t size) {
   return Doubles(first, first + static_cast<ptrdiff_t>(size));
 }
 
-// Forward and backward against the reference. Tolerances are relative to the largest value of each
-// tensor.
+// Compares forward and backward with the reference. Tolerances are relative to the largest value of
+// each tensor.
 template <typename T>
 void CheckProblem(const Problem& p) {
   SCOPED_TRACE(Name(p));

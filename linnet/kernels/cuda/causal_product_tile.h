@@ -1,5 +1,5 @@
-// The tile program of causal linear attention (tile.h), for its forward and for each gradient. All
-// four are one product, over the positions in order or in reverse:
+// The tile program of causal linear attention (tile.h), for the forward and for each of the three
+// gradients. All four are the same product, over the positions in order or in reverse:
 //
 //   out_i = sum_j (a_i . b_j) c_j,   j up to i (in reverse: j from i on)
 //
@@ -8,27 +8,28 @@
 //   grad_k    a = [v, 1]  b = [g, d]        c = phi(q) / den  times phi'(k); in reverse
 //   grad_v    a = phi(k)  b = phi(q) / den  c = g             in reverse
 //
-// where g = grad_out, den is the denominator, and d = -g . out is den times the derivative with
-// respect to den. g and d are not divided by den before they are multiplied, because g . v + d is a
-// small difference. With elu + 1, phi'(x) = min(phi(x), 1), so it is computed from phi(x).
+// where g = grad_out, den is the denominator, and d = -g . out is den times the derivative of the
+// loss with respect to den. g and d are not divided by den before they are multiplied: g . v + d is
+// a small difference of large numbers, which the rounding of g / den and d / den would spoil. With
+// elu + 1, phi'(x) = min(phi(x), 1), so it is computed from phi(x).
 //
 // A block computes one sequence and head, and at most kSlice of the columns of c, in chunks of
 // kChunk positions. Terms j from the same chunk come from the masked square matrix of a_i . b_j.
 // Terms from earlier chunks come from their sum t = sum_j b_j c_j^T, which stays in registers in
 // fp32.
 //
-// If that gives too few blocks to fill a GPU, several blocks share a sequence. Each adds up its own
-// segment, adds the sum of all earlier segments, which the block before it has written, writes the
-// result for the next block, and then computes as above. Blocks take their segments in order when
-// they start, so a block only waits for blocks that have started. The segment is read twice, the
-// second time from the L2 cache.
+// If that gives too few blocks to fill a GPU, a sequence is divided into segments, one per block. A
+// block first adds up its own segment. It reads the sum of all earlier segments, which the block
+// before it has written, and writes the sum that includes its own for the next block. Then it
+// computes as above. Blocks take their segments in order when they start, so a block waits only for
+// blocks that have started. A segment is read twice, the second time from the L2 cache.
 //
 // Products are of bf16, with sums in fp32. fp32 inputs are split into a leading and a trailing bf16
-// (kSplit = 2), and products of two trailing parts are left out: 16 bits of mantissa remain.
+// part (kSplit = 2), and products of two trailing parts are left out: 16 bits of mantissa remain.
 //
-// One warp computes 16 rows of a chunk. Between two barriers it reads the tiles of the chunk and
-// the earlier sums, both rounded to bf16 in shared memory, and writes its tiles of the new sums to
-// a second buffer. Copies of later chunks are under way meanwhile.
+// One warp computes 16 rows of a chunk. Between two barriers it reads the chunk's rows and the sums
+// of earlier chunks, both from shared memory and in bf16. It writes its tiles of the new sums to a
+// second buffer there. Copies of later chunks are under way meanwhile.
 #ifndef LINNET_KERNELS_CUDA_CAUSAL_PRODUCT_TILE_H_
 #define LINNET_KERNELS_CUDA_CAUSAL_PRODUCT_TILE_H_
 
@@ -54,30 +55,31 @@ struct CausalProductArgs {
   const int64_t* offsets = nullptr;
   Strided<const T> q, k, v, grad_out;
   Strided<T> out, grad_q, grad_k, grad_v;
-  // inverse: 1 / den, written by the forward unless null, read by the gradients. delta: d. Both are
-  // indexed by FirstRowOf() + position.
+  // inverse: 1 / den, written by the forward unless null, and read by the gradients. delta: d. Both
+  // are indexed by FirstRowOf() + position.
   float* inverse = nullptr;
   const float* delta = nullptr;
-  // [N, H, D, M] and [N, H, D]. Null: zeros as an input, not computed as an output.
+  // States: s [N, H, D, M] and z [N, H, D]. A null input means zeros; a null output is not
+  // computed.
   const float *s = nullptr, *z = nullptr;  // initial state
   float *final_s = nullptr, *final_z = nullptr;
   const float *grad_s = nullptr, *grad_z = nullptr;
   float *grad_s0 = nullptr, *grad_z0 = nullptr;
-  // Number of segments per sequence, each computed by its own blocks, and positions per segment, a
-  // multiple of kMostChunk.
+  // segments: number of segments that a sequence is divided into, each computed by its own blocks.
+  // segment_length: positions per segment, a multiple of kMostChunk.
   unsigned segments = 1, segment_length = 0;
-  // If there are several segments: receives the sums up to the end of each, in the order in which
-  // the threads of a block hold them.
+  // If there are several segments: receives the sums up to the end of each segment, in the order in
+  // which the threads of a block hold them.
   float* segment_sums = nullptr;
-  // Zero at the launch: the number of blocks that have started, and flags of the blocks that have
-  // written their sums.
+  // started: number of blocks that have started. written: one flag per block, set once the block
+  // has written its sums. Both are zero at the launch.
   unsigned* started = nullptr;
   unsigned* written = nullptr;
 };
 
 inline constexpr unsigned kMostChunk = 128;
 
-// Index in `inverse` and `delta` of position 0 of a sequence and head: aligned to 4 floats.
+// Index in `inverse` and `delta` of position 0 of a sequence and head: a multiple of 4.
 template <typename T>
 LINNET_TILE size_t FirstRowOf(const CausalProductArgs<T>& args, unsigned n, unsigned h) {
   const size_t heads = args.heads;
@@ -97,27 +99,27 @@ struct ProductSizes {
   static constexpr Product kProduct = kProduct_;
   static constexpr bool kForward = kProduct == Product::kForward;
   static constexpr bool kReverse = kProduct == Product::kGradK || kProduct == Product::kGradV;
-  // Whether a . b is a sum over the value columns and the extra columns behind them: g . v + d.
+  // Whether a . b includes the extra columns behind the value columns: g . v + d.
   static constexpr bool kGradient = kProduct == Product::kGradQ || kProduct == Product::kGradK;
   static constexpr int kSlice = kWidth <= (kSplit == 1 ? 64 : 32) ? kWidth : kSplit == 1 ? 64 : 32;
   static constexpr int kSlices = kWidth / kSlice;
-  // Columns of a and b (kInner) and of c (kOuter), with the extra columns. A matrix product takes
-  // 16 columns of a and 8 of c; c is read 16 columns at a time, so its rows have kOuterRoom
-  // columns.
+  // Columns of a and b (kInner) and of c (kOuter), including the extra columns. A matrix product
+  // takes 16 columns of a and 8 of c. c is read 16 columns at a time, so its rows have room for
+  // kOuterRoom columns.
   static constexpr int kInner = kGradient ? kWidth + 16 : kWidth;
   static constexpr int kOuter = kForward ? kSlice + 8 : kSlice;
   static constexpr int kOuterRoom = kForward ? kSlice + 16 : kSlice;
   // Row strides, padded so that eight rows begin in different banks.
   static constexpr int Stride(int columns) { return columns * kSplit + 8; }
   static constexpr int kInnerStride = Stride(kInner), kOuterStride = Stride(kOuterRoom);
-  static constexpr int kExtraStride = Stride(kSlice);  // phi of the rows of the result
+  static constexpr int kExtraStride = Stride(kSlice);  // of e: phi of q (kGradQ) or k (kGradK)
   static constexpr int kRowElements =
       2 * kInnerStride + kOuterStride + (kGradient ? kExtraStride : 0);
   static constexpr int kSumElements = kInner * kOuterStride;
   static constexpr int Bytes(int warps, int stages) {
     return 2 * (stages * 16 * warps * kRowElements + 2 * kSumElements);
   }
-  static constexpr int kMost = 160 * 1024;  // compute capability 8.0 has 163 kB for a block
+  static constexpr int kMost = 160 * 1024;  // compute capability 8.0 allows 163 kB per block
   static constexpr int kWarps = Bytes(8, 1) <= kMost ? 8 : 4;
   static constexpr int kStages = Bytes(kWarps, 2) <= kMost ? 2 : 1;
   static constexpr int kBytes = Bytes(kWarps, kStages);
@@ -125,11 +127,12 @@ struct ProductSizes {
   static constexpr int kThreads = 32 * kWarps, kChunk = 16 * kWarps;
   static_assert(kMostChunk % kChunk == 0);
   static constexpr int kChunkElements = kChunk * kRowElements;
-  // Tiles of 16 x 8 sums, numbered column by column. A warp has up to kOwnTiles consecutive ones.
+  // The sums t are divided into tiles of 16 x 8, numbered column by column. A warp holds up to
+  // kOwnTiles consecutive tiles.
   static constexpr int kRowTiles = kInner / 16, kColumnTiles = kOuter / 8;
   static constexpr int kTiles = kRowTiles * kColumnTiles;
   static constexpr int kOwnTiles = (kTiles + kWarps - 1) / kWarps;
-  // Floats of one block's sums as its threads hold them.
+  // Number of floats of one block's sums, as its threads hold them.
   static constexpr int kSumFloats = kOwnTiles * 4 * kThreads;
 };
 
@@ -145,7 +148,7 @@ class CausalProduct {
   static constexpr Product kProduct = Sizes::kProduct;
   static constexpr int kSplit = Sizes::kSplit, kWidth = Sizes::kWidth, kSlice = Sizes::kSlice;
   static constexpr unsigned kChunk = Sizes::kChunk;
-  static constexpr int kVector = 16 / sizeof(T);  // elements of a copy
+  static constexpr int kVector = 16 / sizeof(T);  // elements of T that a copy moves
 
   LINNET_TILE CausalProduct(Tile& tile, const CausalProductArgs<T>& args, unsigned block)
       : tile_(tile),
@@ -212,8 +215,8 @@ class CausalProduct {
   }
   LINNET_TILE bool IsLast() const { return order_ + 1 == args_.segments; }
 
-  // Computes the results of the block's chunks and adds the chunks to the sums; with sums_only_,
-  // only adds.
+  // Computes the results of the block's chunks and adds the chunks to the sums. With sums_only_, it
+  // computes no results.
   LINNET_TILE void Sweep() {
     const unsigned count = end_ - begin_;
     if (!sums_only_) WriteSums(0);
@@ -283,7 +286,8 @@ class CausalProduct {
 
   // --- Shared memory ---
 
-  // Offsets in shared memory, in elements, of the tiles of one stage and of the sums.
+  // Offsets in shared memory, in elements: the tiles of a, b, c and e of one stage (the buffer of
+  // one chunk), and one of the two buffers of the sums.
   LINNET_TILE unsigned AOf(unsigned stage) const { return stage * Sizes::kChunkElements; }
   LINNET_TILE unsigned BOf(unsigned stage) const {
     return AOf(stage) + kChunk * Sizes::kInnerStride;
@@ -305,7 +309,7 @@ class CausalProduct {
     return row * stride + column / 8 * (8 * kSplit) + part * 8 + column % 8;
   }
 
-  // Writes zeros, and ones in the extra columns behind the values.
+  // Fills shared memory with zeros, and the extra columns behind the values with ones.
   LINNET_TILE void ClearShared() {
     const auto memory = Memory();
     constexpr unsigned kVectors = Sizes::kBytes / 16;
@@ -330,11 +334,11 @@ class CausalProduct {
 
   // --- Copies to shared memory ---
 
-  // The source of a tile of kColumns columns. A thread copies, and later transforms, eight columns
-  // of every kStep-th row.
+  // The source in global memory of a tile of kColumns columns. A thread copies, and later
+  // transforms, eight columns of every kStep-th row.
   struct Slot {
     const T* data = nullptr;  // the thread's first row in the first chunk
-    ptrdiff_t time = 0;       // stride
+    ptrdiff_t time = 0;       // elements from one position to the next
     unsigned limit = 0;       // valid positions from that row on; later ones count as zeros
     bool inside = false;      // whether the tensor has the thread's columns
   };
@@ -359,7 +363,7 @@ class CausalProduct {
   template <int kColumns>
   static constexpr unsigned kStep = Sizes::kThreads / (kColumns / 8);
   template <int kColumns>
-  static constexpr int kRows = kChunk / kStep<kColumns>;  // rows of a thread
+  static constexpr int kRows = kChunk / kStep<kColumns>;  // rows per thread
 
   template <int kColumns>
   LINNET_TILE Slot Queries(unsigned column) const {
@@ -398,7 +402,7 @@ class CausalProduct {
       const bool valid = slot.inside && chunk * kChunk + i * kStep<kColumns> < slot.limit;
       LINNET_UNROLL
       for (int part = 0; part < kSplit; ++part) {
-        // Eight columns in two parts take as many bytes as eight floats.
+        // fp32: the floats of eight columns fill the place of their two bf16 parts until Map().
         tile_.CopyAsync(memory, to + i * kStep<kColumns> * stride + 8 * part,
                         reinterpret_cast<const Element*>(data + part * kVector), valid);
       }
@@ -409,8 +413,8 @@ class CausalProduct {
   // Columns of the tile that holds phi(q) / den, in the reverse products.
   static constexpr int kScaledColumns = Sizes::kGradient ? kSlice : kWidth;
 
-  // Loads numbers of a chunk's rows before its Transform(): 1 / den, which multiplies phi(q), and d
-  // (thread i loads that of row i).
+  // Loads the numbers that Transform() needs of a chunk's rows: 1 / den, which multiplies phi(q),
+  // and d (thread i loads that of row i).
   LINNET_TILE void FetchRows(unsigned chunk) {
     if (kProduct == Product::kForward || !args_.normalize) return;
     if constexpr (Sizes::kReverse) {
@@ -427,7 +431,7 @@ class CausalProduct {
       delta_ = valid ? args_.delta[row_ + position] : 0.0f;
     }
   }
-  // Loads 1 / den for the rows of grad_q in this chunk.
+  // Loads 1 / den of the rows of grad_q that the thread computes in this chunk.
   LINNET_TILE void FetchInverse(unsigned chunk) {
     if constexpr (kProduct != Product::kGradQ) return;
     if (!args_.normalize || sums_only_) return;
@@ -452,7 +456,8 @@ class CausalProduct {
     if constexpr (Sizes::kGradient) {
       if (!sums_only_) Map<kSlice, true, false>(e_, EOf(stage), Sizes::kExtraStride, chunk);
       if (extra_ && tile_.thread() < kChunk) {
-        // d is stored in two bf16 parts, for precision. The values have a one in both columns.
+        // d is stored as two bf16 parts in two columns, for precision. The values have ones in
+        // both.
         const float lead = ToFloat(ToBf16(delta_));
         Vector16 pair{};
         pair.word[0] = PairBf16(lead, delta_ - lead);
@@ -509,7 +514,7 @@ class CausalProduct {
       memory.Store(at + 8 * part, packed);
     }
   }
-  // The leading or trailing parts of two floats.
+  // The leading (part 0) or trailing (part 1) bf16 parts of two floats.
   static LINNET_TILE uint32_t PairOf(float low, float high, int part) {
     const uint32_t lead = PairBf16(low, high);
     if (part == 0) return lead;
@@ -583,7 +588,8 @@ class CausalProduct {
       Deal(right, r, part);
     }
   }
-  // Two right operands below one another: rows [row, row + 32) of columns [column, column + 8).
+  // Two right operands, from rows [row, row + 16) and [row + 16, row + 32) of columns [column,
+  // column + 8) of a tile. The tile's rows are the rows of B.
   LINNET_TILE void LoadRightsBelow(Right (&right)[2], unsigned to, unsigned stride, unsigned row,
                                    unsigned column) const {
     LINNET_UNROLL
@@ -640,7 +646,7 @@ class CausalProduct {
     }
     Finish(chunk, stage, out);
   }
-  // out += left [16, 16] times rows [row, row + 16) of a tile like c.
+  // out += left [16, 16] times rows [row, row + 16) of a tile with the layout of c.
   LINNET_TILE void AddRows(float (&out)[Sizes::kColumnTiles][4], const Left& left, unsigned to,
                            unsigned row) const {
     LINNET_UNROLL
@@ -653,7 +659,7 @@ class CausalProduct {
       if (tile + 1 < Sizes::kColumnTiles) Multiply(out[tile + 1], left, right[1]);
     }
   }
-  // Keeps columns up to the row (in reverse: from the row on) of the block on the diagonal.
+  // Masks a block on the diagonal: keeps the columns up to the row (in reverse: from the row on).
   LINNET_TILE void Mask(float (&square)[2][4]) const {
     const unsigned g = tile_.lane() / 4, t = tile_.lane() % 4;
     LINNET_UNROLL
@@ -715,8 +721,8 @@ class CausalProduct {
     if constexpr (kProduct == Product::kGradK) return args_.grad_k;
     if constexpr (kProduct == Product::kGradV) return args_.grad_v;
   }
-  // Stores a row of the warp's results. Four neighboring lanes hold two columns each of every tile.
-  // They exchange them, so that each lane has all eight columns of one tile.
+  // Stores a row of the warp's results. Four neighboring lanes hold it, two columns of every tile
+  // each. They exchange columns, so that a lane stores 16 consecutive bytes.
   LINNET_TILE void StoreRow(unsigned position, int half, float (&out)[Sizes::kColumnTiles][4]) {
     constexpr int kTiles = kSlice / 8;
     const unsigned t = tile_.lane() % 4;
@@ -730,7 +736,7 @@ class CausalProduct {
     for (int from = 0; from < kTiles; from += 4) {
       constexpr int kGroup = kTiles < 4 ? kTiles : 4;
       if constexpr (kSplit == 2) {
-        // Floats: two lanes already hold the four columns of a 16-byte vector.
+        // fp32: each pair of lanes holds the four columns of a 16-byte vector.
         LINNET_UNROLL
         for (int i = 0; i < kGroup; ++i) {
           Vector4 four;
@@ -781,7 +787,8 @@ class CausalProduct {
 
   // --- Sums t [kInner, kOuter] ---
 
-  // Tiles are dealt first to the warps that compute the fewest blocks of the masked square.
+  // The number of the warp's tile `own`. The warps that compute the fewest blocks of the masked
+  // square are the first to get tiles.
   LINNET_TILE unsigned TileOf(int own) const {
     const unsigned warp = tile_.warp();
     return (Sizes::kReverse ? Sizes::kWarps - 1 - warp : warp) * Sizes::kOwnTiles + own;
@@ -792,8 +799,9 @@ class CausalProduct {
   LINNET_TILE unsigned TileRow(int own) const { return TileOf(own) % Sizes::kRowTiles * 16; }
   LINNET_TILE unsigned TileColumn(int own) const { return TileOf(own) / Sizes::kRowTiles * 8; }
 
-  // Adds the chunk's positions. Tensor cores truncate sums instead of rounding them, and these
-  // errors accumulate over a long sequence. So for fp32, a chunk is first summed by itself.
+  // Adds the chunk's positions to the sums. Tensor cores truncate sums instead of rounding them,
+  // and these errors accumulate over a long sequence. So for fp32, a chunk is first summed by
+  // itself and then added with rounding.
   LINNET_TILE void AddSums(unsigned stage) {
     if constexpr (kSplit == 1) {
       AddChunk(stage, sums_);
@@ -870,8 +878,9 @@ class CausalProduct {
       if (from != nullptr) sum = *from;
     });
   }
-  // The element of the state that corresponds to a sum; null if there is none. twice: both extra
-  // columns of the values are ones, so row kWidth + 1 is a copy of row kWidth, not its remainder.
+  // The address of the element of the state that corresponds to a sum; null if there is none.
+  // twice: whether b is [v, 1]. Then both extra columns are ones, so rows kWidth and kWidth + 1 of
+  // the sums both hold z; otherwise row kWidth + 1 is the remainder of row kWidth.
   template <class Float>
   LINNET_TILE Float* StateAt(Float* s, Float* z, unsigned row, unsigned column, bool twice) const {
     unsigned f = row, m = column + SliceBegin();
@@ -912,8 +921,8 @@ class CausalProduct {
   Tile& tile_;
   const CausalProductArgs<T>& args_;
   const bool extra_;
-  const unsigned places_, place_, slice_;
-  const unsigned order_;  // of the segment, in the product's direction
+  const unsigned places_, place_, slice_;  // a place is a head of a sequence
+  const unsigned order_;                   // segment's number in the product's direction
   const unsigned n_, h_;
   size_t first_;  // row of position 0 if sequences are packed, else 0
   unsigned length_, valid_;

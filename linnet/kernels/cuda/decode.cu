@@ -6,8 +6,9 @@
 #include "linnet/kernels/cuda/sample_tile.h"
 #include "linnet/kernels/cuda/tile_device.cuh"
 
-// For scripts/cuda-report: kernel | threads | bytes of dynamic shared memory | default (optional:
-// must fit and not spill).
+// Input of scripts/cuda-report: kernel | threads of a block | bytes of dynamic shared memory |
+// default. The script fails if a kernel marked `default` (optional) does not fit or spills
+// registers.
 // cuda-report: EmbedKernel<BFloat16> | kRowThreads | 0 | default
 // cuda-report: NormKernel<BFloat16, 2u> | kRowThreads | 0 | default
 // cuda-report: LinearStepKernel<BFloat16, 1u> | 128 | 4 * LinearStepShared<BFloat16>(32, 32) | default
@@ -36,13 +37,13 @@ __global__ void __launch_bounds__(kRowThreads) GeluKernel(size_t n, T* x) {
   GeluTile(tile, n, x);
 }
 
-// Maximum threads of a block of the linear step. Each warp steps one head of one sequence.
+// Threads of a block of the linear step. Each warp steps one head of one sequence.
 constexpr unsigned kStepThreads = 128;
 
-// Blocks of the linear step that must fit a multiprocessor at once, so that many loads are in
-// flight. They limit the registers per thread. bf16: 7 blocks, 72 registers, on Hopper; on other
-// architectures these would spill, so 4 blocks, 128 registers. fp32: 5 blocks, 96 registers. Heads
-// of more than 32 features: 3 blocks, 168 registers.
+// Minimum number of blocks of the linear step that a multiprocessor runs at once, so that many
+// loads are in flight. It limits the registers per thread. bf16: 7 blocks of 72 registers on
+// Hopper; elsewhere 72 registers would spill, so 4 blocks of 128. fp32: 5 blocks of 96. Heads of
+// more than 32 features: 3 blocks of 168.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
 constexpr unsigned kNarrowStepBlocks = 4;
 #else

@@ -1,5 +1,5 @@
-// A step of generation on a GPU, for many sequences at the same position: everything except the
-// matrix products (products.h). Each function starts one kernel on a stream.
+// A step of generation on a GPU for many sequences, all at the same position: everything except the
+// matrix products (products.h). Each Start function launches one kernel on a stream.
 //
 //   StartEmbed<BFloat16>(embed, stream);
 //   products.Run(...);                              // queries, keys and values
@@ -8,9 +8,10 @@
 //   StartNorm<BFloat16>(norm, stream);  ...
 //   StartSample(sample, stream);                    // draws the next token of each sequence
 //
-// No argument changes from step to step: the position is in device memory (DecodeControl), so that
-// a captured graph of one step serves all of them. The first kernel of a step copies next_position
-// to position, and the last one sets next_position.
+// No argument changes from step to step: the position is in device memory (DecodeControl), so a
+// captured graph of one step serves all steps. The first kernel of a step copies next_position and
+// next_waiting to position and waiting; the last kernel sets next_position and next_waiting for the
+// following step.
 //
 // T is the type of the matrix products' inputs and outputs: float or BFloat16. Pointers are to
 // device memory, aligned to 16 bytes. d_model is a multiple of 8, at most kMaxWidth;
@@ -26,25 +27,27 @@
 
 namespace linnet::kernels::cuda {
 
-inline constexpr unsigned kMaxWidth = 1024;     // maximum d_model
-inline constexpr unsigned kMaxHeadWidth = 128;  // maximum F and M of a head
-inline constexpr unsigned kMaxDrawMixtures = 256;
+inline constexpr unsigned kMaxWidth = 1024;        // maximum d_model
+inline constexpr unsigned kMaxHeadWidth = 128;     // maximum F and M of a head
+inline constexpr unsigned kMaxDrawMixtures = 256;  // maximum mixture components (SampleArgs)
 
 struct DecodeControl {
-  // position: of the token that the step reads. waiting: number of recent keys that are not yet in
-  // the sums (kernels/linear_step.h).
+  // position: the position of the token that this step reads. waiting: the number of recent keys
+  // that are not yet in the sums (kernels/linear_step.h). next_position, next_waiting: the same for
+  // the next step.
   uint32_t position = 0, waiting = 0;
   uint32_t next_position = 0, next_waiting = 0;
-  uint32_t recent_keys = 1;  // LinearStepShape::RecentKeys()
-  uint32_t known = 0;        // tokens at positions below this are given, not drawn
-  uint64_t seed = 0, first_stream = 0;
+  uint32_t recent_keys = 1;             // LinearStepShape::RecentKeys()
+  uint32_t known = 0;                   // tokens at positions below this are given, not drawn
+  uint64_t seed = 0, first_stream = 0;  // Philox seed, and stream of sequence 0
   float temperature = 1;
-  uint32_t reference_scale = 0;
+  uint32_t reference_scale = 0;  // not 0: LogisticsSamplerOptions::reference_scale
 };
 
-// Embeds the token at the position: e = values[token], plus above[u] if `above` is not null, where
-// u is the token one image row above the next position (`vocabulary` in the first row). x is e with
-// positions[position] appended, or their sum.
+// Embeds each sequence's token at the position that the step reads: e = values[token]. If `above`
+// is not null, above[u] is added to e, where u is the token one image row above the next position,
+// or `vocabulary` if the next position is in the first row. x is e followed by positions[position],
+// or the sum of e and positions[position], depending on position_begin.
 struct EmbedArgs {
   DecodeControl* control = nullptr;
   unsigned batch = 0, d_model = 0;
@@ -55,17 +58,17 @@ struct EmbedArgs {
   unsigned row_tokens = 0, vocabulary = 0;  // row_tokens: tokens per image row
   const float* positions = nullptr;         // [positions, position_width]
   unsigned position_width = 0;
-  unsigned position_begin = 0;  // first column of x with positions: value_width, or 0 for the sum
+  unsigned position_begin = 0;  // column of x where positions begin: value_width, or 0 for the sum
   float* x = nullptr;           // [batch, d_model]
   void* in = nullptr;           // T [batch, d_model], x as an input of products; may be null
 };
 template <typename T>
 void StartEmbed(const EmbedArgs& args, Stream stream);
 
-// A residual branch and the layer norms after it. LN is the norm with `weight` and `bias`, LN' the
-// norm with `next_weight` and `next_bias`:
+// Adds a residual branch to x and applies the layer norms after it. LN is the norm with `weight`
+// and `bias`, LN' the norm with `next_weight` and `next_bias`:
 //   s = x + branch; y = LN(s), or LN'(LN(s)) if next_weight is not null; x = norm_first ? s : y
-// y goes to `in` and to `out`.
+// y is written to `in` and to `out`.
 struct NormArgs {
   unsigned batch = 0, d_model = 0;
   bool norm_first = false;
@@ -86,8 +89,8 @@ void StartGelu(size_t n, void* x, Stream stream);
 
 // Steps each sequence and head by one position, like LinearStep() of kernels/linear_step.h with the
 // feature map elu and the normalizer. States have the layout of LinearStepShape, so they can move
-// between CPU and GPU. Exception: the sum of the waiting keys, which is stored beside z, is neither
-// read nor written here; SumRecentKeys() (recent_keys.h) computes it for the CPU.
+// between CPU and GPU. Only the sum of the waiting keys, stored beside z, is neither read nor
+// written here; SumRecentKeys() (recent_keys.h) computes it when a state moves to the CPU.
 struct DecodeStepArgs {
   const DecodeControl* control = nullptr;
   unsigned batch = 0, heads = 0, dim = 0, value_dim = 0;  // H, F, M
@@ -101,9 +104,9 @@ struct DecodeStepArgs {
 template <typename T>
 void StartLinearStep(const DecodeStepArgs& args, Stream stream);
 
-// Draws the token at position + 1 of each sequence, unless it is known, from a mixture of
-// logistics, as SampleMixtureOfLogistics() does with the uniform numbers of Philox(seed,
-// first_stream + sequence, position + 1). Sets next_position and next_waiting.
+// Draws each sequence's token at position + 1 from a mixture of logistics, unless position + 1 <
+// known. The token is that of SampleMixtureOfLogistics() with the first two uniform numbers of
+// Philox(seed, first_stream + sequence, position + 1). Sets next_position and next_waiting.
 struct SampleArgs {
   DecodeControl* control = nullptr;
   unsigned batch = 0, mixtures = 0;

@@ -1,5 +1,5 @@
-// The tile programs of a step of generation, on the executor, against plain loops and the CPU's
-// kernels.
+// The tile programs of a step of generation run on the executor and are compared with plain loops
+// and with the CPU's kernels.
 #include "linnet/kernels/cuda/decode.h"
 
 #include <gtest/gtest.h>
@@ -317,7 +317,7 @@ TEST(SampleTest, MatchesTheCpu) {
                   SampleMixtureOfLogistics(mixtures, &outputs[n * stride], u, v,
                                            {temperature, reference_scale}));
       }
-      // Known tokens stay.
+      // Known tokens are not overwritten.
       tokens.assign(tokens.size(), 77);
       control.known = 6;
       RunTiles(launch, [&](ExecutorTile& tile) { SampleTile(tile, args); });

@@ -1,4 +1,4 @@
-// A GPU: its properties, its memory, its clock. Does not include CUDA's headers.
+// The properties, the memory and the clock of a GPU. Does not include CUDA's headers.
 //
 //   const Device device = Device::Open();            // throws CudaError if there is no usable GPU
 //   DeviceBuffer<float> x(n);
@@ -24,13 +24,14 @@ struct Device {
   int processors = 0;
   size_t memory = 0, free = 0;  // bytes
 
-  // The current GPU. Throws CudaError, with a remedy where there is one, if there is no GPU, if the
-  // driver is older than the toolkit that built this library, or if no kernel was built for the
-  // GPU.
+  // Returns the current GPU. Throws CudaError, with a remedy if one is known, if there is no GPU,
+  // if the driver is older than the toolkit that built this library, or if no kernel was built for
+  // the GPU.
   static Device Open();
 };
 
-// Memory of the GPU. Throws CudaError, with the free and the needed bytes, if there is too little.
+// Owns memory of the GPU. The constructor throws CudaError, with the free and the needed bytes, if
+// there is too little.
 class DeviceMemory {
  public:
   DeviceMemory() = default;
@@ -53,8 +54,9 @@ class DeviceMemory {
 // CopyToDevice and CopyToHost wait for earlier work on the stream and return when the copy is done.
 void CopyToDevice(void* to, const void* from, size_t bytes, Stream stream = nullptr);
 void CopyToHost(void* to, const void* from, size_t bytes, Stream stream = nullptr);
-void CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream = nullptr);  // no wait
-void SetBytes(void* to, int value, size_t bytes, Stream stream = nullptr);             // no wait
+// CopyOnDevice and SetBytes return before the GPU is done.
+void CopyOnDevice(void* to, const void* from, size_t bytes, Stream stream = nullptr);
+void SetBytes(void* to, int value, size_t bytes, Stream stream = nullptr);
 void Synchronize(Stream stream = nullptr);
 
 template <typename T>
@@ -73,8 +75,8 @@ class DeviceBuffer {
   size_t size_ = 0;
 };
 
-// Mean seconds that the GPU takes for the work that one call of `body` launches on the stream, over
-// `runs` calls in a row, by the GPU's clock.
+// Calls `body` `runs` times in a row. Returns the mean seconds, by the GPU's clock, that the GPU
+// takes for the work that one call launches on the stream.
 double SecondsOf(FunctionRef<void()> body, Stream stream, int runs);
 
 }  // namespace linnet::kernels::cuda

@@ -1,4 +1,4 @@
-// Error of a GPU: no device, too little memory, a kernel that fails.
+// An error of a GPU: no device, too little memory, or a kernel that fails.
 #ifndef LINNET_KERNELS_CUDA_ERROR_H_
 #define LINNET_KERNELS_CUDA_ERROR_H_
 

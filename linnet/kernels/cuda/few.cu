@@ -5,15 +5,16 @@
 #include "linnet/kernels/cuda/launch.cuh"
 #include "linnet/kernels/cuda/tile_device.cuh"
 
-// For scripts/cuda-report: kernel | threads | bytes of dynamic shared memory | default (optional:
-// must fit and not spill).
+// Input of scripts/cuda-report: kernel | threads of a block | bytes of dynamic shared memory |
+// default. The script fails if a kernel marked `default` (optional) does not fit or spills
+// registers.
 // cuda-report: FewAttendKernel<BFloat16, 1u> | kFewThreads | FewAttendShared<BFloat16>(32, 32, 32, 256) | default
 // cuda-report: FewFeedForwardKernel<BFloat16> | kFewThreads | FewFeedForwardShared<BFloat16>(64, 256) | default
 // cuda-report: FewHeadKernel<BFloat16> | kFewThreads | FewHeadShared(30, 256) | default
 namespace linnet::kernels::cuda {
 namespace {
 
-// Waits for the end of the previous kernel, and lets the next one begin.
+// Waits until the previous kernel has ended, then lets the next kernel begin.
 struct WaitForPrevious {
   __device__ __forceinline__ void operator()() const {
 #if __CUDA_ARCH__ >= 900

@@ -1,16 +1,17 @@
-// A step of generation for few sequences on a GPU: two kernels per layer and one for the head,
-// where decode.h with its matrix products takes seven or eight per layer. Each of the two computes
-// one residual branch, divided into groups: heads, or slices of the hidden units. A block adds up
-// and normalizes the previous branch's sums of all groups, then computes one group of its own
-// branch for one sequence. It copies its weights to shared memory while the previous kernel still
-// runs.
+// A step of generation for few sequences on a GPU. It takes two kernels per layer and one for the
+// model's head; decode.h with its matrix products takes seven or eight per layer. The two kernels
+// of a layer compute its two residual branches: attention and feed-forward. A branch is divided
+// into groups: heads, or slices of the hidden units. A block first adds up all groups of the
+// previous branch and normalizes the result, then computes one group of its own branch for one
+// sequence. It copies its weights to shared memory while the previous kernel still runs.
 //
 //   StartFewAttend<float>({.input = {.embeds = true, ...}, ...}, stream);
 //   StartFewFeedForward<float>(...);  ...
 //   StartFewHead<float>(...);
 //
-// few_sizes.h determines which models fit. Sums are fp32 throughout; only weights have the type T.
-// Widths (F, M, d_model, d_ff) are multiples of 8. Control and states are those of decode.h.
+// few_sizes.h determines which models fit. Activations and sums are fp32; the layers' weights have
+// the type T. Widths (F, M, d_model, d_ff) are multiples of 8. The control block and the states are
+// those of decode.h.
 #ifndef LINNET_KERNELS_CUDA_FEW_H_
 #define LINNET_KERNELS_CUDA_FEW_H_
 
@@ -20,9 +21,10 @@
 
 namespace linnet::kernels::cuda {
 
-// The residual stream s: the embedding, or x + bias + the sum of the previous branch's groups. LN
-// is the norm with `weight` and `norm_bias`, LN' the norm with `next_weight` and `next_bias`. A
-// branch reads y = LN(s), or LN'(LN(s)) if next_weight is not null; x_next = norm_first ? s : y.
+// How a kernel computes its input. The residual stream s is the embedding, or x + bias + the sum of
+// `sums` over the groups of the previous branch. LN is the norm with `weight` and `norm_bias`, LN'
+// the norm with `next_weight` and `next_bias`. The kernel reads y = LN(s), or LN'(LN(s)) if
+// next_weight is not null. x_next receives norm_first ? s : y.
 template <typename T>
 struct FewInput {
   bool embeds = false;
@@ -31,7 +33,7 @@ struct FewInput {
   bool norm_first = false;
   float eps = 0;
   const float* x = nullptr;     // [batch, d_model]
-  const float* sums = nullptr;  // [groups, batch, d_model]
+  const float* sums = nullptr;  // [groups, batch, d_model]: the previous branch
   unsigned groups = 0;
   const T* bias = nullptr;                              // [d_model]
   const float *weight = nullptr, *norm_bias = nullptr;  // null: no LN
@@ -44,7 +46,7 @@ template <typename T>
 struct FewAttendArgs {
   FewInput<T> input;
   DecodeStepArgs step;                                  // `in` and `out` are not used
-  const T *project = nullptr, *project_bias = nullptr;  // [H (2 F + M), d_model]: q, k, v
+  const T *project = nullptr, *project_bias = nullptr;  // [H (2 F + M), d_model]: rows of q, k, v
   const T* merge = nullptr;                             // [d_model, H M]
   float* sums = nullptr;                                // [H, batch, d_model]
 };
@@ -54,20 +56,20 @@ template <typename T>
 struct FewFeedForwardArgs {
   FewInput<T> input;
   unsigned d_ff = 0, slice = 0;
-  bool gelu = false;                          // else relu
+  bool gelu = false;                          // otherwise relu
   const T *up = nullptr, *up_bias = nullptr;  // [d_ff, d_model]
   const T* down = nullptr;                    // [d_model, d_ff]
   float* sums = nullptr;                      // [groups, batch, d_model]
 };
 
-// The model's head, and the sampler.
+// The model's head (its output layer), then the sampler.
 template <typename T>
 struct FewHeadArgs {
   FewInput<T> input;
   const float *weight = nullptr, *bias = nullptr;  // [outputs, d_model]
   unsigned outputs = 0;
   float* to = nullptr;  // [batch, sample.output_stride]
-  SampleArgs sample;    // its `outputs` is `to`
+  SampleArgs sample;    // sample.outputs must be `to`
 };
 
 template <typename T>

@@ -18,7 +18,7 @@ unsigned FewSlice(unsigned d_model) {
   }
   return slice;
 }
-// The number of groups.
+// Number of groups of a feed-forward branch.
 template <typename T>
 unsigned FewSlices(unsigned d_model, unsigned d_ff) {
   return (d_ff + FewSlice<T>(d_model) - 1) / FewSlice<T>(d_model);
@@ -28,10 +28,11 @@ struct FewShape {
   unsigned dim = 0, value_dim = 0, d_model = 0, d_ff = 0, outputs = 0, mixtures = 0;
 };
 
-// Whether few.h can step a model of these sizes: each group must fit into shared memory.
+// Whether few.h can step a model of these sizes: widths must be multiples of 8 within the limits of
+// the kernels, and each group must fit into shared memory.
 template <typename T>
 bool FewRuns(const FewShape& shape) {
-  constexpr unsigned kSharedBytes = 160 * 1024;  // of a block; sm_80, sm_90 and sm_100 have more
+  constexpr unsigned kSharedBytes = 160 * 1024;  // per block; sm_80, sm_90 and sm_100 allow more
   const unsigned f = shape.dim, m = shape.value_dim, d = shape.d_model;
   return f % 8 == 0 && m % 8 == 0 && d % 8 == 0 && shape.d_ff % 8 == 0 && d <= kMaxWidth &&
          f <= kMaxHeadWidth && 2 * f + 2 * m <= kFewInner && 8 * shape.mixtures <= 4 * kFewInner &&

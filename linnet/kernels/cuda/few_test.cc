@@ -1,4 +1,5 @@
-// A step of few sequences, on the executor: a network of two layers against plain loops.
+// The tile programs of few.h step a network of two layers on the executor. Plain loops give the
+// expected outputs.
 #include "linnet/kernels/cuda/few.h"
 
 #include <gtest/gtest.h>
@@ -66,7 +67,7 @@ class Network {
 
   struct Layer {
     AlignedBuffer<T> project, project_bias, merge, merge_bias, up, up_bias, down, down_bias;
-    AlignedBuffer<float> norm1, norm2;  // weight, bias
+    AlignedBuffer<float> norm1, norm2;  // each: weights, then biases
     AlignedBuffer<float> states;
     std::vector<LinearStepRef> refs;
   };
@@ -247,7 +248,7 @@ TYPED_TEST(FewTest, StepsLikePlainLoops) {
   for (const bool norm_first : {false, true}) {
     Network<TypeParam> network(norm_first);
     for (unsigned t = 0; t < 20; ++t) {
-      // Keys and values near a rounding boundary of bf16 may round to either side.
+      // In bf16, keys and values near a rounding boundary may round to either side.
       EXPECT_LE(network.Step(t), (std::is_same_v<TypeParam, float>) ? 2e-4 : 0.1)
           << "position " << t << ", norm_first " << norm_first;
     }

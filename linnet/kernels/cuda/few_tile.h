@@ -1,7 +1,8 @@
-// A step of few sequences as tile programs (tile.h); contracts in few.h. A block computes one group
-// of a residual branch for one sequence.
+// The kernels of few.h as tile programs (tile.h). A block computes one group of a residual branch
+// for one sequence.
 //
-// `wait` is called once, before the first read of memory that the previous kernel may have written.
+// Each program calls wait() once, before its first read of memory that the previous kernel may have
+// written.
 #ifndef LINNET_KERNELS_CUDA_FEW_TILE_H_
 #define LINNET_KERNELS_CUDA_FEW_TILE_H_
 
@@ -16,10 +17,11 @@
 namespace linnet::kernels::cuda {
 
 inline constexpr unsigned kFewThreads = 256;
-inline constexpr unsigned kFewInner = 512;  // maximum floats between a group's two products
+inline constexpr unsigned kFewInner = 512;  // maximum floats kept between a group's two products
 
-// Byte offsets in shared memory: y [kMaxWidth] is at 0, followed by the partial sums of four
-// reductions, the numbers between a group's two products, and the weights.
+// Byte offsets in shared memory. The branch's input y [kMaxWidth] is at 0. It is followed by the
+// warps' partial sums of four reductions, the floats between a group's two products and, from
+// kFewWeights on, the scratch of the linear step (attention only) and the weights.
 inline constexpr unsigned kFewSums = 4 * kMaxWidth;
 inline constexpr unsigned kFewInnerAt = kFewSums + 4 * 4 * kFewThreads / kWarp;
 inline constexpr unsigned kFewWeights = kFewInnerAt + 4 * kFewInner;
@@ -43,8 +45,8 @@ class FewBlock {
   LINNET_TILE const SharedOf<Tile, float>& inner() const { return inner_; }
   LINNET_TILE unsigned sequence() const { return tile_.y(); }
 
-  // Starts copying `rows` rows of a matrix to a shared matrix of `width` columns, from its row
-  // `first` on.
+  // Starts copying a matrix [rows, width], whose rows are `stride` elements apart, to rows first ..
+  // first + rows - 1 of a shared matrix of the same width.
   template <typename U>
   LINNET_TILE void Copy(const SharedOf<Tile, U>& to, unsigned first, unsigned rows, unsigned width,
                         const U* from, unsigned stride) const {
@@ -56,7 +58,7 @@ class FewBlock {
     }
   }
 
-  // Computes y, and waits for the copies.
+  // Computes y, writes x_next (the blocks of the first group do), and waits for the copies.
   LINNET_TILE void ReadInput() {
     const unsigned d = input_.d_model, n = sequence();
     float s[kColumns];
@@ -79,15 +81,15 @@ class FewBlock {
     tile_.Barrier();
   }
 
-  // Multiplies a matrix in shared memory by the vector x[begin ..]. One thread per row r calls
-  // emit(r, sum).
+  // Multiplies weights [rows, width] in shared memory by the vector x[begin .. begin + width - 1].
+  // For each row r, one thread calls emit(r, sum).
   template <typename U, class Emit>
   LINNET_TILE void Multiply(const SharedOf<Tile, U>& weights, unsigned rows, unsigned width,
                             const SharedOf<Tile, float>& x, unsigned begin,
                             const Emit& emit) const {
     constexpr unsigned kOf = 16 / sizeof(U);
     const unsigned chunks = width / kOf;
-    unsigned lanes = kWarp;  // per row
+    unsigned lanes = kWarp;  // lanes per row
     while (lanes > chunks) lanes /= 2;
     const unsigned own = tile_.thread() % lanes, at_once = tile_.threads() / lanes;
     for (unsigned r0 = 0; r0 < rows; r0 += at_once) {
@@ -140,7 +142,7 @@ class FewBlock {
     }
   }
 
-  // The sum of x over the block. Each call in a program needs its own `slot`.
+  // Returns the sum of x over the block. Each call in a program needs its own `slot`, 0 .. 3.
   LINNET_TILE float Sum(unsigned slot, float x) const {
     const unsigned warps = kFewThreads / kWarp;
     const float own = SumOfWarp(tile_, x);
@@ -176,7 +178,7 @@ class FewBlock {
   const SharedOf<Tile, float> y_, sums_, inner_;
 };
 
-// A head whose query, key, value and output lie in shared memory, in this order.
+// Like GlobalHead, but the head's query, key, value and output lie in shared memory, in this order.
 template <class Array>
 class SharedHead {
  public:

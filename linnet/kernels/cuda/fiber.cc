@@ -31,8 +31,8 @@
 
 #ifndef LINNET_FIBER_UCONTEXT
 // Saves the callee-saved general registers on the current stack and the stack pointer in *from,
-// then continues on the stack `to`. swapcontext() also saves the floating-point control words and,
-// by a system call, the signal mask.
+// then continues on the stack `to`. swapcontext() is slower: it also saves the floating-point
+// control words and, by a system call, the signal mask.
 extern "C" void LinnetSwitchStack(void** from, void* to);
 asm(R"(
 .text
@@ -100,9 +100,9 @@ void Fiber::Start(std::function<void()> body) {
   __asan_unpoison_memory_region(memory_ + kGuardBytes, kStackBytes);
 #endif
 #ifndef LINNET_FIBER_UCONTEXT
-  // From low to high addresses: values of six registers, Enter as the return address of
-  // LinnetSwitchStack, and a null return address of Enter. The null ends backtraces, and it aligns
-  // the frame of Enter as a call would.
+  // The fiber's first stack, from low to high addresses: values of six registers, Enter as the
+  // return address of LinnetSwitchStack, and a null return address of Enter. The null ends
+  // backtraces, and it aligns the frame of Enter as a call would.
   auto* top = reinterpret_cast<uintptr_t*>(memory_ + kGuardBytes + kStackBytes) - 1;
   *top = 0;
   *--top = reinterpret_cast<uintptr_t>(&Fiber::Enter);

@@ -11,7 +11,8 @@
 #include <cstddef>
 #include <functional>
 
-// Processors other than x86-64, and tests of that variant, switch with swapcontext().
+// Processors other than x86-64 switch with swapcontext(). Define LINNET_FIBER_UCONTEXT to test that
+// variant on x86-64.
 #if !defined(__x86_64__) && !defined(LINNET_FIBER_UCONTEXT)
 #define LINNET_FIBER_UCONTEXT 1
 #endif
@@ -33,7 +34,7 @@ class Fiber {
   void Start(std::function<void()> body);
   // Runs the fiber until it calls Yield() or ends. Must not be called when done().
   void Resume();
-  // Returns to the caller of Resume(). Only from inside the fiber.
+  // Returns to the caller of Resume(). Must be called from inside the fiber.
   void Yield();
   bool done() const { return done_; }
 
@@ -48,8 +49,8 @@ class Fiber {
 #ifdef LINNET_FIBER_UCONTEXT
   ucontext_t inside_, outside_;
 #else
-  void* inside_ = nullptr;  // the stack pointers of the fiber and of the caller of Resume()
-  void* outside_ = nullptr;
+  void* inside_ = nullptr;   // stack pointer of the fiber
+  void* outside_ = nullptr;  // stack pointer of the caller of Resume()
 #endif
   // For the sanitizers.
   void* fake_inside_ = nullptr;

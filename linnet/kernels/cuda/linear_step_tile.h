@@ -1,13 +1,13 @@
-// One position of causal linear attention over many sequences as a tile program (tile.h); contract
-// in decode.h, layout of the states in kernels/linear_step.h. A warp steps one head of one
+// StartLinearStep() of decode.h as a tile program (tile.h): one position of causal linear
+// attention. kernels/linear_step.h has the layout of the states. A warp steps one head of one
 // sequence.
 //
 // The warp reads eight rows at a time: rows of s, weighted by the query's features, or waiting
-// rows, weighted by phi(q) . phi(k). From row l / 4 of the eight, lane l reads columns u .. u + 3
-// and u + 16 .. u + 19, where u = 4 (l % 4). So with up to 32 values per head, eight rows of s are
-// 512 or 1024 consecutive bytes. The eight lanes that share columns add their sums at the end. For
-// heads of up to 32 features and values, all loads except those of a fold are issued at the
-// beginning, by as many warps as the registers allow: a warp waits for memory twice, for the
+// rows, weighted by phi(q) . phi(k). Lane l reads from row l / 4 of the eight: of each block of 32
+// columns, columns u .. u + 3 and u + 16 .. u + 19, where u = 4 (l % 4). So with up to 32 values
+// per head, eight rows of s are 512 (bf16) or 1024 consecutive bytes. At the end, the eight lanes
+// that share columns add up their sums. In heads of up to 32 features and values, all loads except
+// those of a fold are issued at the beginning. So a warp waits for memory only twice, for the
 // control block and for these loads (docs/kernels/decode-cuda.md).
 #ifndef LINNET_KERNELS_CUDA_LINEAR_STEP_TILE_H_
 #define LINNET_KERNELS_CUDA_LINEAR_STEP_TILE_H_
@@ -31,7 +31,7 @@ LINNET_HOST_TILE unsigned PaddedWidth(unsigned n) {
   return (n + kStepPad - 1) / kStepPad * kStepPad;
 }
 
-// The type of the remainder of s.
+// The type of the remainder of s, if s and the rows have the type T.
 template <typename T>
 struct RestOf {
   using Type = float;
@@ -41,12 +41,12 @@ struct RestOf<float> {
   using Type = BFloat16;
 };
 
-// Columns u .. u + 3 (at[0 .. 3]) and u + 16 .. u + 19 (at[4 .. 7]) of a block of 32. In bf16,
-// columns c and c + 16 share a word.
+// Columns u .. u + 3 (at[0 .. 3]) and u + 16 .. u + 19 (at[4 .. 7]) of a block of 32. In memory,
+// the bf16 columns c and c + 16 share a word.
 struct Columns {
   float at[8];
 };
-// The same columns as they lie in memory, so that they can be loaded long before their use.
+// The same columns in the form that memory holds, so that they can be loaded long before their use.
 template <typename T>
 struct RawColumns;
 template <>
@@ -102,7 +102,7 @@ struct RawColumns<BFloat16> {
     return x;
   }
 };
-// Returns the columns as stored.
+// Stores x. Returns the columns as stored, rounded to the type of `block`.
 template <class Tile>
 LINNET_TILE Columns StoreColumns(const Tile& tile, float* block, unsigned u, const Columns& x) {
   Vector16 low, high;
@@ -142,14 +142,14 @@ LINNET_TILE float RoundedTo(const BFloat16*, float x) { return ToFloat(ToBf16(x)
 
 LINNET_TILE float EluFeature(float x) { return x >= 0 ? x + 1.0f : std::exp(x); }
 
-// The rounding error of `now`, which is old + add rounded to float or bf16. Exact for float
-// (Knuth's two-sum).
+// old + add - now: the rounding error of `now`, which is old + add rounded to float or bf16. Exact
+// for float (Knuth's two-sum).
 LINNET_TILE float LostOf(float old, float add, float now) {
   const float shown = now - old;
   return (old - (now - shown)) + (add - shown);
 }
 
-// A head's state.
+// Pointers to the state of one head of one sequence.
 template <typename T>
 struct HeadOf {
   using Rest = typename RestOf<T>::Type;
@@ -178,14 +178,14 @@ struct HeadOf {
 };
 
 // Bytes of shared memory per warp: phi(q) [F'], and rows [RecentKeys(), F' + M'] in the state's
-// layout. Row `waiting` is that of the current position; the others are only filled for a fold.
+// layout. Row `waiting` belongs to the current position; the others are only filled for a fold.
 template <typename T>
 LINNET_HOST_TILE unsigned LinearStepShared(unsigned padded_dim, unsigned padded_value_dim) {
   return 4 * padded_dim +
          kWaitingRows<T> * (padded_dim + padded_value_dim) * static_cast<unsigned>(sizeof(T));
 }
 
-// A head's queries, keys, values and outputs in global memory.
+// A head's query, key, value and output in global memory.
 template <typename T>
 class GlobalHead {
  public:
@@ -206,15 +206,15 @@ class GlobalHead {
   T* out_;
 };
 
-// kFeatureBlocks * kStepPad is PaddedWidth(dim). `Head` is GlobalHead, or has its members.
-// `shared`: offset of LinearStepShared() bytes of shared memory.
+// Steps one head of one sequence. kFeatureBlocks * kStepPad is PaddedWidth(dim). `Head` is
+// GlobalHead or has its members. `shared`: byte offset of the warp's LinearStepShared() bytes.
 template <typename T, unsigned kFeatureBlocks, class Tile, class Head>
 class LinearStepWarp {
  public:
   static constexpr unsigned kRows = kWaitingRows<T>, kGroups = kRows / kRowsAtOnce;
   static constexpr unsigned kPadded = kFeatureBlocks * kStepPad;
-  // Whether all loads of the first 32 columns of s begin before anything else. Larger heads have
-  // too few registers for that.
+  // Whether all loads of the first 32 columns of s are issued first. Heads of more than 32 features
+  // have too few registers for that.
   static constexpr bool kEarly = kFeatureBlocks == 1;
   static constexpr unsigned kFolded = sizeof(T) == 2 ? 1 : 2;  // groups of 8 rows in FoldRows()
   static constexpr unsigned kLine = 128;                       // bytes of a cache line
@@ -254,8 +254,8 @@ class LinearStepWarp {
     return state_.s + size_t{f} * padded_values_ + c;
   }
 
-  // Issues the loads: of value columns only the first 32, and of s only if kEarly. Prefetches the
-  // remainders if the step folds.
+  // Issues the loads of the query, the key, z and the waiting rows, and of s if kEarly. Of values,
+  // loads only the first 32 columns. Prefetches the remainders if the step folds.
   LINNET_TILE void Ask() {
     LINNET_UNROLL
     for (unsigned b = 0; b < kFeatureBlocks; ++b) {
@@ -282,7 +282,7 @@ class LinearStepWarp {
       values_[j].Load(tile_, Row(r) + kPadded, u_, r < waiting_);
     }
     if (folds()) {
-      // Only to the second-level cache, because no registers are left.
+      // Prefetched into the L2 cache instead of loaded, because no registers are left.
       const auto* rest = reinterpret_cast<const char*>(state_.s_rest);
       const size_t bytes = size_t{args_.dim} * padded_values_ * sizeof(*state_.s_rest);
       for (size_t at = kLine * tile_.lane(); at < bytes; at += kLine * kWarp) {
@@ -315,15 +315,15 @@ class LinearStepWarp {
     }
   }
 
-  // Columns of phi(q) in the block of 32 from `begin` on.
+  // The lane's columns of phi(q) in the block of 32 from `begin` on.
   LINNET_TILE Columns Query(unsigned begin) const {
     RawColumns<float> raw;
     raw.LoadShared(query_, begin, u_);
     return raw.Get();
   }
 
-  // weights[j] = phi(q) . phi(k) of waiting row 8 j + row_; 0 if there is no such row. The
-  // position's own row counts as waiting.
+  // weights[j] = phi(q) . phi(k) of waiting row 8 j + row_, or 0 if there is no such row. The
+  // current position's row counts as waiting.
   LINNET_TILE void Weigh(float (&weights)[kGroups]) {
     LINNET_UNROLL
     for (unsigned j = 0; j < kGroups; ++j) {
@@ -353,7 +353,7 @@ class LinearStepWarp {
   }
 
   // 1 / (phi(q) . z + eps), with the waiting keys included in z; 0 if |phi(q) . z + eps| is below
-  // every normal float.
+  // FLT_MIN.
   LINNET_TILE float Scale(const float (&weights)[kGroups]) const {
     float sum = 0;
     LINNET_UNROLL
@@ -369,7 +369,7 @@ class LinearStepWarp {
     return std::fabs(den) < FLT_MIN ? 0.0f : 1.0f / den;
   }
 
-  // Loads value columns [c, c + 32) of waiting row 8 j + row_, or zeros if there is none.
+  // Loads value columns [c, c + 32) of waiting row 8 j + row_, or zeros if there is no such row.
   LINNET_TILE void LoadValues(unsigned j, unsigned c, RawColumns<T>& raw) const {
     const unsigned r = kRowsAtOnce * j + row_;
     raw.Load(tile_, Row(r) + kPadded + c, u_, r < waiting_);
@@ -418,7 +418,8 @@ class LinearStepWarp {
     if (m < args_.value_dim) io_.Out(m, scale * sum.at[0]);
   }
 
-  // Copies the waiting rows to shared memory, beside the position's own, for Fold().
+  // Copies the waiting rows to shared memory for Fold(). The current position's row is already
+  // there.
   LINNET_TILE void ShareRows() {
     const unsigned width = RowWidth();
     LINNET_UNROLL
@@ -438,7 +439,7 @@ class LinearStepWarp {
     }
   }
 
-  // Adds the waiting rows to the sums.
+  // Adds the waiting rows, including the current position's, to the sums.
   LINNET_TILE void Fold() {
     const unsigned width = RowWidth();
     tile_.WarpBarrier();
@@ -459,7 +460,7 @@ class LinearStepWarp {
   }
 
   // Folds columns [c, c + 32) of rows f0 + 8 i + row_ of s, i < kFolded. Reads s again, mostly from
-  // the L2 cache: keeping it in registers would leave room for fewer warps.
+  // the L2 cache: if it stayed in registers, fewer warps could run at once.
   LINNET_TILE void FoldRows(unsigned f0, unsigned c) {
     using Rest = typename HeadOf<T>::Rest;
     const unsigned width = RowWidth();
@@ -511,7 +512,7 @@ class LinearStepWarp {
   const HeadOf<T> state_;
   const decltype(std::declval<Tile&>().template Shared<float>(0, 0)) query_;
   const decltype(std::declval<Tile&>().template Shared<T>(0, 0)) rows_;
-  const unsigned row_, u_;  // the lane's row of every eight, and its first column
+  const unsigned row_, u_;  // the lane's row of every eight, and its first column u
   RawColumns<T> sums_[kEarly ? kPadded / kRowsAtOnce : 1];
   RawColumns<T> keys_[kGroups][kFeatureBlocks], values_[kGroups];  // of the waiting rows
   float q_[kFeatureBlocks], k_[kFeatureBlocks], z_[kFeatureBlocks], v_;

@@ -1,6 +1,6 @@
-// Implements device.h, graph.h, products.h, decode.h and few.h on the CPU: tile programs on the
-// executor (tile_executor.h), device memory in host memory, products in plain loops. Tests link
-// this file in place of the kernels.
+// Implements device.h, graph.h, products.h, decode.h and few.h on the CPU: tile programs run on the
+// executor (tile_executor.h), device memory is host memory, and matrix products are plain loops.
+// Tests link this file in place of the kernels.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -25,7 +25,7 @@ namespace linnet::kernels::cuda {
 namespace {
 
 using Work = std::vector<std::function<void()>>;
-Work* captured = nullptr;  // not null: work is recorded, not run
+Work* captured = nullptr;  // not null while a graph records work instead of running it
 
 void Submit(std::function<void()> work) {
   if (captured != nullptr) {

@@ -70,8 +70,8 @@ void CheckLt(cublasStatus_t status, const char* what) {
   throw RuntimeError("cuBLASLt: ", what, " failed with status ", static_cast<int>(status));
 }
 
-// A chosen algorithm with its descriptions. cuBLAS is column-major, so it sees W as A [in, out] and
-// x as B [in, rows], and computes A^T B = y^T [out, rows].
+// A chosen algorithm with its cuBLASLt descriptors. cuBLAS is column-major, so it sees W as A [in,
+// out] and x as B [in, rows], and computes A^T B = y^T [out, rows].
 struct PlannedProduct {
   cublasLtMatmulDesc_t description = nullptr;
   cublasLtMatrixLayout_t weight = nullptr, x = nullptr, y = nullptr;

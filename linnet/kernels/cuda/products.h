@@ -32,11 +32,11 @@ class Products {
   ~Products();
   Products(const Products&) = delete;
 
-  // Chooses the algorithm of a product and returns its number. Throws RuntimeError if cuBLASLt has
-  // none.
+  // Chooses an algorithm for products of this shape and returns the plan for Run(). Throws
+  // RuntimeError if cuBLASLt has no algorithm.
   int Plan(const ProductShape& shape);
-  // x [rows, in], weight [out, in], bias [out], y [rows, out]. Streams that run at the same time
-  // need separate Products, because all calls of one share its workspace.
+  // x [rows, in], weight [out, in], bias [out], y [rows, out]. All calls of one Products share its
+  // workspace, so streams that run at the same time need separate Products.
   void Run(int plan, const void* x, const void* weight, const void* bias, void* y, Stream stream);
 
   static constexpr size_t kWorkspaceBytes = size_t{32} << 20;

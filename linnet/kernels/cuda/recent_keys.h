@@ -1,5 +1,5 @@
-// Completes states that move from a GPU to the CPU. On a GPU the waiting rows alone hold the recent
-// keys; on the CPU a state also holds their sum, as a part of z (linear_step.h).
+// Completes states that move from a GPU to the CPU. On a GPU only the waiting rows hold the recent
+// keys; on the CPU a state also holds the sum of these keys, beside z (linear_step.h).
 #ifndef LINNET_KERNELS_CUDA_RECENT_KEYS_H_
 #define LINNET_KERNELS_CUDA_RECENT_KEYS_H_
 
@@ -13,7 +13,7 @@
 
 namespace linnet::kernels::cuda {
 
-// Computes the sum of the `waiting` recent keys in one sequence's state.
+// Writes the sum of the `waiting` recent keys of each head to one sequence's state.
 inline void SumRecentKeys(const LinearStepShape& shape, size_t waiting, float* hot) {
   const size_t pad = LinearStepShape::kPad, half = pad / 2;
   const size_t fp = LinearStepShape::Padded(shape.dim);

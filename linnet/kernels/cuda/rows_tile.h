@@ -1,5 +1,5 @@
-// Embedding, residual and layer norm, and gelu as tile programs (tile.h); contracts in decode.h. A
-// warp embeds one row, and normalizes one row or two narrow rows.
+// The embedding, the residual with layer norm, and gelu of decode.h as tile programs (tile.h). A
+// warp embeds one row; it normalizes one row, or two rows of at most 256 columns.
 #ifndef LINNET_KERNELS_CUDA_ROWS_TILE_H_
 #define LINNET_KERNELS_CUDA_ROWS_TILE_H_
 
@@ -104,14 +104,15 @@ LINNET_TILE void EmbedTile(Tile& tile, const EmbedArgs& args) {
   }
 }
 
-// A row in registers: lane l holds columns 4 l .. 4 l + 3 of each 128.
+// A row in the registers of a warp: part[j] of lane l holds columns 128 j + 4 l .. 128 j + 4 l + 3.
 template <unsigned kParts>
 struct RowOf {
   Four part[kParts];
 };
 
-// Rows per warp of NormTile. With two rows, the loads and sums of one overlap those of the other,
-// and a batch of 10,000 rows of 256 columns needs so few warps that all of them run at once.
+// Rows per warp of NormTile. With two rows, the loads and sums of one row overlap those of the
+// other, and a batch of 10,000 rows of 256 columns needs so few warps that nearly all of them run
+// at once.
 template <unsigned kParts>
 inline constexpr unsigned kNormRows = kParts <= 2 ? 2 : 1;
 
@@ -175,14 +176,15 @@ LINNET_TILE void NormalizeRows(Tile& tile, unsigned width, float eps, const floa
   }
 }
 
-// kParts: parts of a row, 128 columns each.
+// kParts: number of parts of a row, each of 128 columns.
 template <typename T, unsigned kParts, class Tile>
 LINNET_TILE void NormTile(Tile& tile, const NormArgs& args) {
   constexpr unsigned kRows = kNormRows<kParts>;
   const unsigned n = kRows * (tile.x() * (tile.threads() / kWarp) + tile.warp());
   if (n >= args.batch) return;
   const unsigned first = 4 * tile.lane(), width = args.d_model;
-  // No branches around the loads, so that they do not wait for each other.
+  // Rows and columns that do not exist load valid addresses instead of branching, so that no load
+  // waits for another.
   const auto each = [&](auto body) {
     LINNET_UNROLL
     for (unsigned r = 0; r < kRows; ++r) {

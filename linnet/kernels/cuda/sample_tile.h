@@ -1,4 +1,4 @@
-// Drawing from a mixture of logistics as a tile program (tile.h); contract in decode.h. A warp
+// StartSample() of decode.h as a tile program (tile.h): draws from a mixture of logistics. A warp
 // draws for one sequence, in double precision like the CPU's sampler.
 #ifndef LINNET_KERNELS_CUDA_SAMPLE_TILE_H_
 #define LINNET_KERNELS_CUDA_SAMPLE_TILE_H_
@@ -34,8 +34,8 @@ LINNET_TILE Uniforms PhiloxUniforms(uint64_t seed, uint64_t stream, uint64_t cou
   return {uniform(x0), uniform(x1)};
 }
 
-// Draws the token at position `next` of sequence n. `shared`: offset in shared memory of 8 bytes
-// per mixture component.
+// Draws the token at position `next` of sequence n. `shared`: byte offset of the warp's shared
+// memory, 8 bytes per mixture component.
 template <class Tile>
 LINNET_TILE void SampleSequence(Tile& tile, const SampleArgs& args, unsigned n, unsigned next,
                                 unsigned shared) {

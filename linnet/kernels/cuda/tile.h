@@ -1,4 +1,5 @@
-// Tile programs: code for one block of GPU threads, written once for two machines.
+// Tile programs: code for one block of GPU threads, written once and compiled twice, for a GPU and
+// for an executor on the CPU.
 //
 //   template <class Tile>
 //   LINNET_TILE void SumTile(Tile& tile, const SumArgs& args) {
@@ -18,37 +19,41 @@
 //   thread(), threads(), warp(), lane()    indexes in the block; 32 lanes per warp
 //   x(), y(), z()                          index of the block in the grid
 //   Shared<T>(offset, count)               `count` elements of shared memory from byte `offset` on
-//   Barrier(), WarpBarrier()               all threads of the block, or of the warp
+//   Barrier(), WarpBarrier()               wait for all threads of the block, or of the warp
 //   Shuffle(value, lane), ShuffleXor(value, mask)     another lane's value (float or uint32_t)
-//   CopyAsync(shared, index, from, valid)  starts a copy of 16 bytes from global to shared memory,
-//                                          of zeros if not valid; both aligned to 16 bytes
-//   CopyCommit(), CopyWait<pending>()      ends a group of a thread's copies; waits until at most
-//                                          `pending` groups of this thread are under way
-//   LoadMatrix(r, shared, index)           four 8 x 8 matrices of bf16; lane l gives the index of
-//                                          row l % 8 of matrix l / 8 (ldmatrix.x4)
+//   CopyAsync(shared, index, from, valid)  starts a copy of 16 bytes from global to shared memory
+//                                          (zeros if not valid), both aligned to 16 bytes
+//   CopyCommit()                           ends a group of this thread's copies
+//   CopyWait<pending>()                    waits until at most `pending` groups of this thread are
+//                                          under way
+//   LoadMatrix(r, shared, index)           loads four 8 x 8 matrices of bf16; lane l gives the
+//                                          index of row l % 8 of matrix l / 8 (ldmatrix.x4)
 //   LoadMatrixTransposed(r, shared, index) the same, each matrix transposed
 //   Multiply(d, a, b)                      d += a b for a warp, bf16 -> fp32 (mma.m16n8k16)
-//   LoadStreaming(from, valid)             16 bytes of global memory, zeros if not valid, that will
-//   StoreStreaming(to, value)              not be used again soon: the caches evict them first
-//   Prefetch(from)                         loads the line of global memory into the L2 cache
+//   LoadStreaming(from, valid)             loads 16 bytes of global memory, zeros if not valid
+//   StoreStreaming(to, value)              stores 16 bytes. Both are for data that is not used
+//                                          again soon: the caches evict it first
+//   Prefetch(from)                         loads the cache line at `from` into the L2 cache
 //
-// and, for blocks that wait for other blocks (one thread calls Ticket, Publish or Await, with a
-// Barrier() between the call and the other threads' accesses):
+// For blocks that wait for other blocks, a Tile also has the functions below. One thread of the
+// block calls Ticket, Publish or Await; a Barrier() separates the call from the accesses of the
+// block's other threads.
 //
 //   Ticket(counter)                        adds 1 to *counter, returns its old value. Blocks that
-//                                          choose their work by tickets only wait for blocks that
-//                                          have started.
-//   Publish(flag)                          sets it, after everything that the block has written
-//   Await(flag)                            waits until it is set
-//   LoadFresh(from)                        reads a number that another block of the launch has
-//                                          published
+//                                          take their work in the order of tickets wait only for
+//                                          blocks that have started.
+//   Publish(flag)                          sets *flag once all that the block has written is
+//                                          visible to other blocks
+//   Await(flag)                            waits until *flag is set
+//   LoadFresh(from)                        reads a float that another block of this launch wrote
+//                                          before its Publish()
 //
 // Shared<T> has Get(i), Set(i, value), and Load<V>(i), Store<V>(i, v) for a V of several elements,
 // aligned to its size. Barriers, shuffles and matrix operations are collective: every thread of the
 // block or of the warp must reach the same call.
 //
-// Layout of Multiply, g = lane / 4, t = lane % 4, two bf16 per register, the first in its lower
-// half:
+// Layout of Multiply, with g = lane / 4 and t = lane % 4. A register of a or b holds two bf16, the
+// first in its lower half:
 //   a[0..3]: rows g, g + 8, g, g + 8 of A [16, 16]; columns 2 t, 2 t + 1 (a[2], a[3]: 8 further)
 //   b[0..1]: column g of B [16, 8]; rows 2 t, 2 t + 1 (b[1]: 8 further)
 //   d[0..3]: row g columns 2 t, 2 t + 1; row g + 8 columns 2 t, 2 t + 1 of D [16, 8]
@@ -98,7 +103,7 @@ LINNET_TILE float ToFloat(BFloat16 x) { return FloatOfBits(uint32_t{x.bits} << 1
 LINNET_TILE float ToFloat(float x) { return x; }
 
 // exp(x). On a GPU, the error is about 2 ulp for |x| <= 1 and 1.2 |x| ulp beyond, and results below
-// every normal float are 0.
+// FLT_MIN, the smallest normal float, are 0.
 LINNET_TILE float Exp(float x) {
 #ifdef __CUDACC__
   float y;
@@ -109,7 +114,7 @@ LINNET_TILE float Exp(float x) {
 #endif
 }
 
-// 1 / x, or 0 if |x| is below every normal float. On a GPU, the error is up to 1 ulp.
+// 1 / x, or 0 if |x| is below FLT_MIN. On a GPU, the error is up to 1 ulp.
 LINNET_TILE float Inverse(float x) {
 #ifdef __CUDACC__
   float y;

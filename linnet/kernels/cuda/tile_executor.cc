@@ -54,17 +54,17 @@ class Sites {
   std::array<uint16_t, 1024> recent_{};
 };
 
-// History of a byte of shared memory. Accesses are ordered by the number of block barriers before
-// them (`epoch`) and, within a warp, by the number of its barriers (`warp_epoch`).
+// History of a byte of shared memory. Accesses are ordered by the number of Barrier()s before them
+// (`epoch`) and, within a warp, by the number of its WarpBarrier()s before them (`warp_epoch`).
 struct Shadow {
   uint32_t write_epoch = 0, write_warp_epoch = 0;  // the last write; epoch 0: none
   uint32_t read_epoch = 0, read_warp_epoch = 0;    // reads since the last barrier
   uint16_t writer = kNobody, write_site = 0;
-  // A reader, and a second one: from another warp if there is one, else from the same warp. With
-  // readers in two warps every write races, so no more readers are recorded.
+  // Two of these readers: from different warps if there are such, else from the same warp. If there
+  // are readers in two warps, every write races with one of them, so no more readers are recorded.
   uint16_t reader = kNobody, read_site = 0;
   uint16_t second = kNobody, second_site = 0;
-  uint16_t copier = kNobody, copy_site = 0;  // a CopyAsync that is under way
+  uint16_t copier = kNobody, copy_site = 0;  // the CopyAsync that is under way, if any
 };
 
 struct Copy {
@@ -75,7 +75,7 @@ struct Copy {
 
 struct LoadMatrixArgs {
   uint32_t* r;
-  size_t byte;  // of this lane's row
+  size_t byte;  // first byte of the row that this lane names
 };
 struct MultiplyArgs {
   float* d;
@@ -98,17 +98,17 @@ thread_local std::vector<std::unique_ptr<Fiber>> idle_fibers;
 struct Thread {
   std::unique_ptr<Fiber> fiber = TakeFiber(idle_fibers);
   ExecutorBlock::Collective waits = ExecutorBlock::Collective::kNone;
-  uint16_t site = 0;     // of `waits`
-  void* args = nullptr;  // of `waits`
+  uint16_t site = 0;     // where the thread waits
+  void* args = nullptr;  // arguments of the operation `waits`
   bool begun = false, ended = false;
-  std::vector<Copy> open;
-  std::deque<std::vector<Copy>> groups;
+  std::vector<Copy> open;                // copies after the last CopyCommit()
+  std::deque<std::vector<Copy>> groups;  // committed copies that are under way
 };
 
 struct Warp {
   uint32_t epoch = 0;
-  // Numbers of threads that wait at a collective operation of the warp (`collective`, at `site`),
-  // that wait at a Barrier, and that have ended.
+  // waits: number of threads that wait at the warp's collective operation (`collective`, at
+  // `site`). at_barrier: number that wait at a Barrier(). ended: number that have ended.
   unsigned waits = 0, at_barrier = 0, ended = 0;
   ExecutorBlock::Collective collective = ExecutorBlock::Collective::kNone;
   uint16_t site = 0;
@@ -232,7 +232,8 @@ class Block final : public ExecutorBlock {
   void Wait(unsigned thread, Collective collective, void* args, Where where);
   void Release(unsigned thread);
   [[noreturn]] void ThrowDivergence(unsigned thread, Collective collective, uint16_t site);
-  // Performs `collective` for the warp whose first thread is `first`, when all its threads wait.
+  // Performs `collective` for the warp whose first thread is `first`. All threads of the warp must
+  // be waiting at `collective`.
   void Complete(unsigned first, Collective collective);
   void CompleteShuffle(unsigned first);
   void CompleteLoadMatrix(unsigned first, bool transposed);
@@ -253,8 +254,8 @@ class Block final : public ExecutorBlock {
   Sites sites_;
 
   std::array<unsigned, 3> index_{};
-  uint32_t epoch_ = 0, first_epoch_ = 0;  // now, and when the block that runs began
-  unsigned at_barrier_ = 0, ended_ = 0;   // numbers of threads
+  uint32_t epoch_ = 0, first_epoch_ = 0;  // now, and when the running block began
+  unsigned at_barrier_ = 0, ended_ = 0;   // threads that wait at a Barrier(), and that have ended
   uint16_t barrier_site_ = 0;
   std::deque<uint16_t> ready_;
   std::exception_ptr fault_;
@@ -292,7 +293,7 @@ void Block::RunThread(unsigned thread, const std::function<void(ExecutorTile&)>&
   }
 }
 
-// Ends the threads that a fault has left waiting, so that their destructors run.
+// Unwinds the threads that a fault has left waiting, so that the destructors of their objects run.
 void Block::Unwind() {
   cancel_ = true;
   for (Thread& thread : threads_) {
@@ -501,8 +502,8 @@ void Block::End(unsigned thread) {
   }
 }
 
-// Throws a fault that names a thread which does not reach `collective`. kNone: `thread` ends while
-// the named thread waits.
+// Throws a fault: `thread` waits at `collective`, but another thread, which the message names,
+// waits elsewhere or has ended. kNone: `thread` ends, but another thread waits.
 void Block::ThrowDivergence(unsigned thread, Collective collective, uint16_t site) {
   const bool ends = collective == Collective::kNone;
   const bool all = ends || collective == Collective::kBarrier;

@@ -4,22 +4,25 @@
 //            [&](ExecutorTile& tile) { SumTile(tile, args); });
 //
 // Blocks run one after another. The threads of a block are fibers on the calling thread: each runs
-// until it waits at a barrier or another collective operation. `seed` sets the order of both.
+// until it waits at a barrier or another collective operation. `seed` selects the order of blocks
+// and of threads.
 //
 // Throws TileFault, with the source line, for
-//   bounds        an access outside of its array, an array outside of the block's shared memory
-//   alignment     an access that is not aligned to its size; CopyAsync, LoadMatrix: to 16 bytes
+//   bounds        an access outside of its array, or an array outside of the block's shared memory
+//   alignment     an access that is not aligned to its size, or a CopyAsync or LoadMatrix that is
+//                 not aligned to 16 bytes
 //   race          two accesses to a byte by different threads, one of them a write, without a
 //                 Barrier(), or a WarpBarrier() of their warp, between them. Shuffles and matrix
-//                 operations order nothing. Races are found whatever the order of threads.
+//                 operations order nothing. Races are found in every order of threads.
 //   uninitialized a read of shared memory that the block has not written yet
 //   divergence    a collective operation that other threads of the block or warp do not reach
-//   copy          an access to the target of a CopyAsync() before its thread has waited for it; a
-//                 copy that its thread never waits for
+//   copy          an access to the target of a CopyAsync() before the thread that copies has waited
+//                 for it; a CopyAsync() that its thread never waits for
 //
-// CopyAsync() copies as late as it may, in CopyWait(). LoadMatrix() reads on behalf of the lanes
-// that get the elements. Multiply() sums exact products in double and rounds once; a GPU rounds
-// more often. Not checked: global memory (AddressSanitizer does), and races between blocks.
+// CopyAsync() copies as late as it may, in CopyWait(). LoadMatrix() counts as a read by the lanes
+// that get the elements, not by those that give the indexes. Multiply() sums exact products in
+// double and rounds once; a GPU rounds more often. Races between blocks are not found, and global
+// memory is left to AddressSanitizer.
 #ifndef LINNET_KERNELS_CUDA_TILE_EXECUTOR_H_
 #define LINNET_KERNELS_CUDA_TILE_EXECUTOR_H_
 
@@ -56,14 +59,15 @@ struct TileLaunch {
   unsigned threads = kWarp;  // a multiple of 32, at most 1,024
   size_t shared_bytes = 0;   // at most 227 KB, the limit of sm_90 and sm_100
   // 0: blocks and threads take turns in the order of their indexes. Otherwise, blocks run in a
-  // random order, and the next thread to run is drawn at random from all that may.
+  // random order, and the next thread is drawn at random from the threads that can run.
   uint64_t seed = 0;
 };
 
-// Throws TileFault, InputError for a launch that no GPU accepts, and whatever the program throws.
+// Runs `program` on each thread of each block. Throws TileFault for a fault of the program,
+// InputError for a launch that no GPU accepts; exceptions of the program pass through.
 void RunTiles(const TileLaunch& launch, const std::function<void(ExecutorTile&)>& program);
 
-// Shared memory and threads of the block that runs (tile_executor.cc).
+// The shared memory and the threads of the block that is running (tile_executor.cc).
 class ExecutorBlock {
  public:
   enum class Collective {
@@ -78,8 +82,8 @@ class ExecutorBlock {
   using Where = std::source_location;
 
   virtual ~ExecutorBlock() = default;
-  // Check an access to bytes [offset, offset + bytes) of the array of `array_bytes` at byte `array`
-  // of shared memory, and return its address.
+  // Read and Write check an access to bytes [offset, offset + bytes) of an array, and return the
+  // address of the first one. The array is bytes [array, array + array_bytes) of shared memory.
   virtual const unsigned char* Read(unsigned thread, size_t array, size_t array_bytes,
                                     size_t offset, size_t bytes, size_t align, Where where) = 0;
   virtual unsigned char* Write(unsigned thread, size_t array, size_t array_bytes, size_t offset,
@@ -143,7 +147,7 @@ class ExecutorShared {
 
   ExecutorBlock* block_;
   unsigned thread_;
-  size_t array_, bytes_;  // first byte and size
+  size_t array_, bytes_;  // the array's first byte in shared memory, and its size
 };
 
 class ExecutorTile {

@@ -137,7 +137,7 @@ TEST(Executor, MatrixProduct) {
   }
 }
 
-// LoadMatrix and LoadMatrixTransposed against the layout in tile.h.
+// LoadMatrix and LoadMatrixTransposed have the layout that tile.h describes.
 TEST(Executor, LayoutOfLoadMatrix) {
   RunTiles(kOneWarp, [](ExecutorTile& tile) {
     const auto memory = tile.Shared<BFloat16>(0, 4 * 64);
@@ -206,7 +206,7 @@ TEST(Executor, ReadersMayShare) {
   });
 }
 
-// Only reads of the writer's own warp precede the write.
+// The only reads before the second write are by the writer's own warp.
 TEST(Executor, WritesAfterReadsOfTheWarp) {
   ExpectNoFault(kTwoWarps, [](ExecutorTile& tile) {
     const auto memory = tile.Shared<float>(0, 2);
@@ -256,7 +256,8 @@ TEST(Launch, BadSizes) {
   EXPECT_NO_THROW(RunTiles({.threads = 1024, .shared_bytes = 227 * 1024}, nothing));
 }
 
-// Different seeds run blocks and threads in different orders; the same seed always in the same one.
+// Different seeds run blocks and threads in different orders; the same seed always gives the same
+// order.
 TEST(Launch, Orders) {
   const auto order = [](uint64_t seed) {
     TileLaunch launch = kTwoWarps;

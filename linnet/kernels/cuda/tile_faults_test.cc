@@ -38,7 +38,7 @@ void ExpectFault(const TileLaunch& launch, Fault fault, const std::vector<std::s
   }
 }
 
-// Shared memory that the block has written before a barrier.
+// Returns shared memory that the block has written; a barrier follows the writes.
 ExecutorShared<float> Written(ExecutorTile& tile) {
   const auto memory = tile.Shared<float>(0, 64);
   for (unsigned i = tile.thread(); i < 64; i += tile.threads()) memory.Set(i, 1.0f);
@@ -87,7 +87,7 @@ TEST(Faults, MissingWarpBarrier) {
               });
 }
 
-// The writer has read the byte itself; the other reader is remembered.
+// Two threads have read the byte. One of them writes it, which races with the read of the other.
 TEST(Faults, SecondReader) {
   ExpectFault(kOneWarp, Fault::kRace, {"thread 5 ", "writes byte 12 ", "thread 9 read"},
               [](ExecutorTile& tile) {
@@ -137,7 +137,7 @@ TEST(Faults, LoadMatrixWithoutBarrier) {
 }
 
 TEST(Faults, OutOfBounds) {
-  // Inside of the block's memory, outside of the array.
+  // The access is inside of the block's memory but outside of the array.
   ExpectFault(kOneWarp, Fault::kBounds, {"thread 31 ", "writes bytes 156 to 160", "32 to 156"},
               [](ExecutorTile& tile) { tile.Shared<float>(32, 31).Set(tile.thread(), 0.0f); });
   ExpectFault(kOneWarp, Fault::kBounds, {"thread 9 ", "reads bytes"}, [](ExecutorTile& tile) {
@@ -211,13 +211,13 @@ TEST(Faults, DivergentBarriers) {
   ExpectFault(kTwoWarps, Fault::kDivergence, {"Barrier", "end"}, [](ExecutorTile& tile) {
     if (tile.warp() == 0) tile.Barrier();
   });
-  // One lane waits for its warp, the others for the block.
+  // One lane waits at a WarpBarrier, the others at a Barrier.
   ExpectFault(kTwoWarps, Fault::kDivergence, {"WarpBarrier", "waits at Barrier"},
               [](ExecutorTile& tile) {
                 if (tile.thread() == 8) tile.WarpBarrier();
                 tile.Barrier();
               });
-  // The same operation at two places.
+  // Threads wait at the same operation in two places.
   ExpectFault(kOneWarp, Fault::kDivergence, {"waits at Barrier", "but thread"},
               [](ExecutorTile& tile) {
                 if (tile.thread() < 8) {
@@ -283,7 +283,7 @@ TEST(Faults, Copies) {
                 tile.Shuffle(0u, 0);
                 if (tile.thread() == 7) tile.Shared<float>(0, 128).Get(24);
               });
-  // The target was read before, by another thread.
+  // Another thread has read the target of the copy.
   ExpectFault(kOneWarp, Fault::kRace, {"thread 7 ", "copies to byte 112 ", "thread 3 read"},
               [&](ExecutorTile& tile) {
                 const auto memory = Written(tile);

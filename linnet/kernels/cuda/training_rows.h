@@ -1,10 +1,10 @@
-// The row-wise parts of a layer's training step on a GPU, without its matrix products: residual,
-// bias and layer norm in one pass, their backward in another, and sums over rows.
+// Row-wise operations of a layer's training step on a GPU: residual, bias and layer norm in one
+// pass, their backward in another, and sums over rows. The matrix products are not included.
 //
 //   StartAddNorm({.rows = n, .width = d, .x = product, .bias = b, .residual = r, ...}, stream);
 //
 // All pointers are to device memory and aligned to 16 bytes. Calls return before the GPU is done.
-// Sums are added in a fixed order. Functions throw CudaError if a launch fails.
+// Sums are added in a fixed order. Start functions throw CudaError if a launch fails.
 #ifndef LINNET_KERNELS_CUDA_TRAINING_ROWS_H_
 #define LINNET_KERNELS_CUDA_TRAINING_ROWS_H_
 
@@ -15,11 +15,12 @@
 
 namespace linnet::kernels::cuda {
 
-// Widths of the two norm kernels: multiples of 4 up to this.
+// Maximum width of StartAddNorm() and StartAddNormGrad(). Their widths are multiples of 4.
 inline constexpr unsigned kMaxTrainingWidth = 512;
 
-// x += bias + residual; out = (x - mean) * scale * weight + offset, scale = 1 / sqrt(var + eps).
-// x, residual, out [rows, width], rows dense. weight null: no norm; out and stats are not written.
+// x += bias + residual; out = (x - mean) * scale * weight + offset, scale = 1 / sqrt(var + eps). x,
+// residual and out are dense [rows, width]; mean and var are those of a row. If weight is null,
+// there is no norm: out and stats are not written.
 struct AddNormArgs {
   unsigned rows = 0, width = 0;
   float* x = nullptr;
@@ -31,9 +32,10 @@ struct AddNormArgs {
 };
 void StartAddNorm(const AddNormArgs& args, Stream stream);
 
-// The backward of StartAddNorm() with a norm: the gradient of x (and of residual), also rounded to
-// bf16, and the sums over rows that are the gradients of weight, offset and bias. x is the sum that
-// StartAddNorm() has left there.
+// The backward of StartAddNorm() with a norm. Writes the gradient of x, which is also that of
+// residual, to grad_x and, rounded to bf16, to grad_x_narrow. Writes the sums over rows that are
+// the gradients of weight, offset and bias to `sums`. `x` is the sum that StartAddNorm() wrote to
+// its x.
 struct AddNormGradArgs {
   unsigned rows = 0, width = 0;
   const float *x = nullptr, *stats = nullptr, *weight = nullptr, *grad_out = nullptr;

@@ -1,4 +1,4 @@
-// The tile programs of training_rows.h on the executor, against plain loops in double.
+// The tile programs of training_rows.h on the executor, compared with plain loops in double.
 #include "linnet/kernels/cuda/training_rows.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
-// Tile programs (tile.h) of training_rows.h. A warp computes a row at a time; lane l holds columns
-// 4 l .. 4 l + 3 of each 128.
+// The kernels of training_rows.h as tile programs (tile.h). In all but SumPartialTile, a warp
+// processes one row, or 128 columns of it, at a time; lane l holds columns 4 l .. 4 l + 3 of each
+// 128.
 #ifndef LINNET_KERNELS_CUDA_TRAINING_ROWS_TILE_H_
 #define LINNET_KERNELS_CUDA_TRAINING_ROWS_TILE_H_
 
@@ -9,12 +10,13 @@
 namespace linnet::kernels::cuda {
 
 inline constexpr unsigned kSumThreads = 256;       // threads of a block that sums rows
-inline constexpr unsigned kPartialThreads = 1024;  // threads of a block that sums the blocks' sums
+inline constexpr unsigned kPartialThreads = 1024;  // threads of a block that adds the partial sums
 inline constexpr unsigned kMostSumBlocks = 264;    // two for each multiprocessor of an H100
 
 inline constexpr unsigned kSumWarps = kSumThreads / kWarp;
 
-// Number of blocks that share `rows` rows, for each of `parts` parts of the columns.
+// Number of blocks among which `rows` rows are divided. If the columns are divided into `parts`
+// parts, each part has this number of blocks.
 inline unsigned SumBlocks(unsigned rows, unsigned parts) {
   const unsigned useful = (rows + kSumWarps - 1) / kSumWarps;
   const unsigned most = parts < kMostSumBlocks ? kMostSumBlocks / parts : 1;
@@ -82,8 +84,9 @@ LINNET_TILE void AddNormTile(Tile& tile, const AddNormArgs& args) {
   }
 }
 
-// Adds the warps' sums of 128 columns from `begin` on in shared memory (kSumWarps * 128 floats),
-// and writes the totals to `to`.
+// Adds up `sum`, four columns per thread, over the warps of the block, and writes columns begin ..
+// begin + 127 of the result to `to`, as far as they are below width. Uses kSumWarps * 128 floats of
+// shared memory.
 template <class Tile>
 LINNET_TILE void WriteSumOfWarps(Tile& tile, const Four& sum, unsigned begin, unsigned width,
                                  float* to) {
@@ -93,7 +96,7 @@ LINNET_TILE void WriteSumOfWarps(Tile& tile, const Four& sum, unsigned begin, un
     shared.Set(tile.warp() * 128 + kWarp * i + tile.lane(), sum.at[i]);
   }
   tile.Barrier();
-  // Column 4 l + i is at kWarp * i + l.
+  // A warp's column 4 l + i is at kWarp * i + l of its 128 floats.
   const unsigned t = tile.thread(), c = begin + t;
   if (t < 128 && c < width) {
     const unsigned at = kWarp * (t % 4) + t / 4;
@@ -104,7 +107,8 @@ LINNET_TILE void WriteSumOfWarps(Tile& tile, const Four& sum, unsigned begin, un
   tile.Barrier();
 }
 
-// Block x writes its rows' sums to row x of partial [blocks, 3, width].
+// Writes the gradient of x for the block's rows. Block x writes the sums over its rows to row x of
+// partial [blocks, 3, width].
 template <unsigned kParts, class Tile>
 LINNET_TILE void AddNormGradTile(Tile& tile, const AddNormGradArgs& args, unsigned blocks) {
   const unsigned first = 4 * tile.lane(), width = args.width;
@@ -119,7 +123,7 @@ LINNET_TILE void AddNormGradTile(Tile& tile, const AddNormGradArgs& args, unsign
   for (unsigned n = tile.x() * kSumWarps + tile.warp(); n < args.rows; n += blocks * kSumWarps) {
     const size_t begin = size_t{n} * width;
     const float mean = args.stats[2 * size_t{n}], scale = args.stats[2 * size_t{n} + 1];
-    RowOf<kParts> normal, grad;  // (x - mean) scale, and its gradient
+    RowOf<kParts> normal, grad;  // normal = (x - mean) scale; grad: its gradient, then that of x
     float sum = 0, product = 0;
     LINNET_UNROLL
     for (unsigned j = 0; j < kParts; ++j) {

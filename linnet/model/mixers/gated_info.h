@@ -13,7 +13,7 @@
 
 namespace linnet {
 
-// options: of MixerSpec, written to files even at their defaults.
+// options: see MixerInfo::options.
 inline MixerInfo GatedInfo(std::string name, std::string description,
                            std::vector<std::string> options,
                            GatedForm (*form)(const MixerSpec& spec)) {

@@ -15,7 +15,8 @@ std::string BeyondSimilarity(const MixerSpec& spec) {
 
 MixerInfo KernelInfo() {
   return {.name = "kernel",
-          .description = "equation 3 without a feature map: quadratic, with a choice of similarity",
+          .description =
+              "attention with a choice of similarity, without a feature map (eq. 3); quadratic",
           .causal = true,
           .recurrent = true,
           .cross = "kernel",

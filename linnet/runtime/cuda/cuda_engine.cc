@@ -109,7 +109,7 @@ struct CudaEngine::Impl {
   }
 
   void Start(size_t count) {
-    // A few steps per lane in turn, so that all lanes are busy from the start.
+    // Starts a few steps of each lane in turn, so that all lanes are busy from the start.
     constexpr size_t kAtOnce = 8;
     for (size_t done = 0; done < count; done += kAtOnce) {
       for (const auto& lane : lanes) lane->Start(std::min(kAtOnce, count - done));
@@ -126,7 +126,7 @@ struct CudaEngine::Impl {
     for (const auto& lane : lanes) lane->Wait();
   }
 
-  // Calls body(lane, its first sequence).
+  // Calls body(lane, index of the lane's first sequence) for each lane.
   template <class Body>
   void ForLanes(Body body) {
     size_t first = 0;
@@ -136,7 +136,7 @@ struct CudaEngine::Impl {
     }
   }
 
-  // Calls body(shape, its floats) for each layer of a sequence's state.
+  // Calls body(shape, floats) for each layer's part of a sequence's state.
   template <class Body>
   void ForLayers(float* state, Body body) const {
     const ModelSpec& spec = model->spec();

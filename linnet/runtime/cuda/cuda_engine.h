@@ -6,14 +6,14 @@
 //   engine.Draw(images, /*known=*/1, {.seed = 7});       // [10'000, pixels]
 //
 // All sequences are at the same position. Steps run as CUDA graphs, and drawn tokens stay on the
-// GPU until the last one is drawn. The states have the CPU's layout, so a State can move to the
-// GPU and back and continue there, within rounding.
+// GPU until the last one is drawn. The states have the CPU's layout, so a State can move to the GPU
+// or back to the CPU and continue there; outputs then differ only by rounding.
 //
-// Models: images with a mixture of logistics, causal linear attention with feature map elu, in f32
-// or bf16. For others the constructor throws an InputError that names the unsupported part. In
-// bf16, weights and the leading part of the states are rounded, and so are the products' inputs and
-// results, except in the kernels for few sequences (kernels/cuda/few.h). Norms, residuals and the
-// head are fp32.
+// Supported models: images with a mixture of logistics, causal linear attention with feature map
+// elu, in f32 or bf16. For other models the constructor throws an InputError that names the
+// unsupported part. In bf16, weights and the leading part of the states are rounded. So are inputs
+// and results of matrix products, except in the kernels for few sequences (kernels/cuda/few.h).
+// Norms, residuals and the head are fp32.
 //
 // Errors: InputError if this build has no CUDA, if there is no usable GPU, or if its free memory is
 // too small (checked before anything is allocated); std::runtime_error if a GPU operation fails.
@@ -40,8 +40,8 @@ inline constexpr const char* kNoCuda = "this build has no CUDA (configure with -
 struct CudaOptions {
   size_t batch = 64;
   std::optional<Precision> precision = {};  // default: the file's
-  // Number of parts of the batch that step on streams of their own, so that one part's matrix
-  // products may overlap with another's memory traffic. On an H100, 1 is the fastest.
+  // Number of lanes: parts of the batch that step on streams of their own, so that matrix products
+  // of one lane may overlap with memory traffic of another. On an H100, 1 is the fastest.
   size_t lanes = 1;
 };
 
@@ -84,14 +84,14 @@ class CudaEngine final : public Generator {
   // Reads one token of each sequence, like Engine::Step(): tokens [batch] -> outputs
   // [batch, output_size].
   void Step(std::span<const int32_t> tokens, std::span<float> outputs);
-  // Wall-clock seconds of a step with its draws: the mean over the first `steps` positions. Resets
-  // the sequences before and afterwards.
+  // Measures the wall-clock seconds of a step with its draws: the mean over the first `steps`
+  // positions. Resets the sequences before and afterwards.
   double SecondsOfStep(size_t steps);
-  // Seconds per step of each kind of kernel, by name: the mean over the steps from one fold to the
-  // next, for the first lane alone. Resets the sequences before and afterwards.
+  // Measures the seconds per step of each kind of kernel, by name, for the first lane alone: the
+  // mean over the steps from one fold to the next. Resets the sequences before and afterwards.
   std::vector<std::pair<std::string, double>> ProfileStep();
-  // Work of a step, to compare with CudaLimits: bytes of all weights plus the bytes of states that
-  // it moves (mean from one fold to the next), and operations of its matrix products.
+  // Work of a step, to compare with CudaLimits. Bytes: those of all weights, plus the bytes of the
+  // states that a step moves (mean from one fold to the next). Operations: of its matrix products.
   double StepBytes() const;
   double StepOperations() const;
 

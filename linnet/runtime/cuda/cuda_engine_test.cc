@@ -93,7 +93,8 @@ class CudaEngineTest : public testing::Test {
     }
     return tokens;
   }
-  // Steps from position `from` on. Returns the largest difference in units of the largest output.
+  // Steps both engines from position `from` on. Returns their largest difference, divided by the
+  // largest output.
   template <class A, class B>
   static double Difference(size_t from, size_t steps, size_t batch, const Checkpoint& checkpoint,
                            const A& step_a, const B& step_b) {
@@ -118,7 +119,7 @@ TEST_F(CudaEngineTest, StepsLikeTheCpu) {
   if (const std::string lacks = Lacks(); !lacks.empty()) GTEST_SKIP() << lacks;
   for (const Case& c : Cases()) {
     for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
-      // The kernels for few sequences, and those for many.
+      // The first two batches use the kernels for few sequences, the last one those for many.
       for (const auto& [batch, lanes] : {std::pair<size_t, size_t>{1, 1}, {3, 2}, {37, 2}}) {
         Engine cpu(Model::FromCheckpoint(*c.checkpoint, {Precision::kF32}));
         State state = cpu.NewState(batch);
@@ -149,7 +150,7 @@ TEST_F(CudaEngineTest, DrawsLikeTheCpu) {
     std::vector<uint8_t> want = drawn;
     CudaEngine gpu(small.checkpoint(),
                    {.batch = static_cast<size_t>(batch), .lanes = static_cast<size_t>(lanes)});
-    for (int pass = 0; pass < 2; ++pass) gpu.Draw(drawn, known, draws);  // the same bytes twice
+    for (int pass = 0; pass < 2; ++pass) gpu.Draw(drawn, known, draws);  // draws the same again
     int differing = 0;
     for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
       uint8_t* sequence = &want[i * pixels];

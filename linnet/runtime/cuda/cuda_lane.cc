@@ -19,7 +19,8 @@ namespace {
 using namespace kernels::cuda;
 using kernels::BFloat16;
 
-// Steps in the larger of the two graphs, which saves launches from the CPU and gaps between steps.
+// Number of steps in the larger of the two graphs. It saves launches by the CPU, and gaps between
+// steps.
 constexpr size_t kManySteps = 8;
 
 // Up to this many sequences, the kernels of few.h step a lane if the model's sizes allow it.
@@ -27,10 +28,10 @@ constexpr size_t kFewSequences = 16;
 
 unsigned Narrowed(size_t n) { return static_cast<unsigned>(n); }
 
-// Working memory per sequence: how many floats, and how many numbers of type T.
+// Working memory per sequence: number of floats, and number of values of type T.
 struct Widths {
   size_t floats = 0, numbers = 0;
-  size_t wide = 0, merged = 0;  // columns of the buffers before and after the attention
+  size_t wide = 0, merged = 0;  // columns of Lane::wide_ and Lane::merged_
 
   explicit Widths(const ModelSpec& spec) {
     const auto d = static_cast<size_t>(spec.stack.d_model);
@@ -46,8 +47,8 @@ struct Widths {
   }
 };
 
-// Whether the kernels of few.h can run the model, and into how many groups they split a
-// feed-forward branch (`slices`) and the branch with the most groups (`most`).
+// Whether the kernels of few.h can run the model (`runs`), and the number of groups into which they
+// split a feed-forward branch (`slices`) and the branch with the most groups (`most`).
 template <typename T>
 struct FewGroups {
   bool runs = true;
@@ -101,7 +102,7 @@ class Lane final : public CudaLane {
       Plan(layer.up, relu());
     }
     Plan(weights_.head, false);
-    // A first step without a graph loads the kernels, which is not allowed during a capture.
+    // Before a capture, in which kernels may not be loaded, a step without a graph loads them.
     SetControl({});
     SetBytes(tokens_.data(), 0, tokens_.size() * sizeof(int32_t), stream());
     Enqueue();
@@ -170,7 +171,8 @@ class Lane final : public CudaLane {
     plans_[key] = products_.Plan(
         {.type = TypeOf<U>(), .rows = batch_, .in = matrix.in, .out = matrix.out, .relu = relu});
   }
-  // Starts a kernel; while profiling, several times. Repeats do not advance the position.
+  // Starts a kernel. While profiling, starts it several times and records its mean seconds; repeats
+  // do not advance the position.
   void Do(const char* name, FunctionRef<void()> start) {
     if (profile_ == nullptr) return start();
     constexpr int kRuns = 5;
@@ -291,8 +293,8 @@ class Lane final : public CudaLane {
             .tokens = tokens_.data()};
   }
 
-  // The same with the kernels of few.h. Branches alternate between two buffers for their groups'
-  // sums, and between two for their copy of the residual stream.
+  // Enqueue() with the kernels of few.h. Branches alternate between two buffers for their groups'
+  // sums, and between two buffers for their copies of the residual stream.
   void EnqueueFew() {
     FewInput<T> input{.embeds = true,
                       .embed = EmbedInput(),
@@ -305,8 +307,8 @@ class Lane final : public CudaLane {
     const auto set_norm = [&](const CudaNorm& norm) {
       input.weight = norm.weight.data(), input.norm_bias = norm.bias.data();
     };
-    // Makes the results of the branch just started the next branch's input: its sums of `groups`
-    // groups, and the bias of its output matrix `out`.
+    // Makes the results of the branch just started the input of the next branch: the sums of its
+    // `groups` groups, and the bias of its output matrix `out`.
     const auto pass = [&](size_t groups, const CudaMatrix<T>& out) {
       input.embeds = false;
       input.x = input.x_next, input.sums = sums();
@@ -378,7 +380,7 @@ class Lane final : public CudaLane {
   DeviceBuffer<T> in_, branch_;    // [batch_, d_], a branch's input and result
   DeviceBuffer<T> wide_, merged_;  // between the two products of a branch
   bool few_ = false;
-  size_t slices_ = 0, few_branch_ = 0;    // groups of a feed-forward branch; floats of a branch
+  size_t slices_ = 0, few_branch_ = 0;    // groups of a feed-forward branch; floats of all groups
   DeviceBuffer<float> few_x_, few_sums_;  // [2, batch_, d_], [2, groups, batch_, d_]
   Graph one_, many_;
   Profile* profile_ = nullptr;

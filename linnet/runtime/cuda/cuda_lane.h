@@ -21,24 +21,26 @@ class CudaLane {
 
   virtual void Reset() = 0;  // clears the states
   virtual void SetControl(const kernels::cuda::DecodeControl& control) = 0;
-  // Tokens [count, batch()] of consecutive positions. ReadTokens waits for earlier steps.
+  // Copy tokens [count, batch()] of `count` positions to and from the GPU. Reads wait for earlier
+  // steps.
   virtual void WriteTokens(size_t position, size_t count, const int32_t* tokens) = 0;
   virtual void ReadTokens(size_t position, size_t count, int32_t* tokens) = 0;
-  // The head's outputs [batch(), output_stride] of the last step.
+  // ReadOutputs() copies the head's outputs of the last step, [batch(), output_stride()].
   virtual size_t output_stride() const = 0;
   virtual void ReadOutputs(float* outputs) = 0;
-  // States [batch(), floats of a sequence].
+  // Copy states [batch(), floats of a sequence] to and from the GPU.
   virtual void WriteStates(const float* states) = 0;
   virtual void ReadStates(float* states) = 0;
 
-  // Enqueues `count` steps and returns. Each reads a token of each sequence and, from position
-  // DecodeControl::known on, draws the next one.
+  // Enqueues `count` steps and returns. Each step reads a token of each sequence and draws the next
+  // token, unless the next position is below DecodeControl::known.
   virtual void Start(size_t count) = 0;
   virtual void Wait() = 0;
 
-  // Runs a step kernel by kernel and adds each kernel's seconds to the entry of its name; entries
-  // are in order of first use. Leaves meaningless states.
+  // Seconds of each kernel, by name, in order of first use.
   using Profile = std::vector<std::pair<std::string, double>>;
+  // Runs a step kernel by kernel and adds each kernel's seconds to its entry. Afterwards the states
+  // are meaningless.
   virtual void RunProfiled(Profile& profile) = 0;
 };
 

@@ -16,7 +16,7 @@ namespace {
 using kernels::BFloat16;
 using kernels::cuda::DeviceBuffer;
 
-constexpr size_t kMultiple = 8;  // widths are multiples of it, for 16-byte alignment in bf16
+constexpr size_t kMultiple = 8;  // divides all widths, for 16-byte alignment in bf16
 
 size_t Size(int n) { return static_cast<size_t>(n); }
 
@@ -38,7 +38,7 @@ DeviceBuffer<float> Copied(std::span<const float> values) {
   return OnDevice<float>({values.begin(), values.end()});
 }
 
-// Stacks matrices with the same inputs.
+// Stacks the rows of matrices that have the same inputs, and their biases.
 template <typename T>
 CudaMatrix<T> Stacked(const Checkpoint& checkpoint, const std::vector<std::string>& names,
                       size_t in) {

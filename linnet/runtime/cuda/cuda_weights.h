@@ -27,8 +27,8 @@ struct CudaNorm {
 template <typename T>
 struct CudaLayer {
   size_t heads = 0, dim = 0, value_dim = 0;
-  float eps = 0;           // of the attention's denominator
-  size_t state_begin = 0;  // offset in a sequence's state, in floats
+  float eps = 0;           // added to the attention's denominator
+  size_t state_begin = 0;  // offset of the layer's state in a sequence's state, in floats
   CudaMatrix<T> project, merge, up, down;
   CudaNorm norm1, norm2;
 

@@ -1,4 +1,4 @@
-// The copy task with a trained model: reads tokens and the separator, then repeats the tokens.
+// Runs a model of the copy task: it reads tokens and the separator, then repeats the tokens.
 //
 //   const std::vector<int32_t> given = {3, 1, 4, 1, 5};
 //   std::vector<int32_t> echo = CopyTokens(engine, given);   // ideally equal to `given`
@@ -16,9 +16,10 @@ namespace linnet {
 
 constexpr size_t kCopySequences = 200;  // default number of sequences in `linnet eval`
 
-// Greedy: reads `tokens` (each 1 .. vocabulary - 1) and the separator 0, then generates as many
-// tokens, always the most likely one. Throws InputError for a model of another task, for no tokens
-// or a token out of range, and if 2 * tokens.size() + 1 exceeds the model's positions.
+// Reads `tokens` (each in 1 .. vocabulary - 1) and the separator 0, then generates tokens.size()
+// tokens, always the most likely one (greedy). Throws InputError for a model of another task, if
+// `tokens` is empty, if a token is out of range, or if 2 * tokens.size() + 1 exceeds the model's
+// positions.
 std::vector<int32_t> CopyTokens(Engine& engine, std::span<const int32_t> tokens);
 
 }  // namespace linnet

@@ -10,7 +10,7 @@
 //
 // In the first copy, the loss counts only the prediction of the separator. A model cannot know n,
 // but may predict the separator at every position of the first copy, so the loss can reach zero.
-// Count accuracy from position n on.
+// Accuracy should be counted from position n on.
 #ifndef LINNET_TASKS_COPY_COPY_TASK_H_
 #define LINNET_TASKS_COPY_COPY_TASK_H_
 
@@ -25,18 +25,18 @@ namespace linnet {
 struct CopyTask {
   int max_length = 128;  // n is uniform in [min_length, max_length)
   int symbols = 10;      // tokens to copy are 1 .. symbols
-  int min_length = 10;   // reduced if max_length is too small
+  int min_length = 10;   // reduced to max_length - 1 if it is larger
 
   int sequence_length() const { return 2 * max_length + 1; }
   int vocabulary() const { return symbols + 1; }
 };
 
-// Tokens after the second copy are zeros.
+// A batch of samples. In `tokens`, all positions after the second copy are 0.
 struct CopyBatch : MaskedBatch {
-  std::vector<int32_t> lengths;  // [batch], n
+  std::vector<int32_t> lengths;  // [batch]: n of each sample
 };
 
-// `batch` samples of task.sequence_length() tokens, a function of the generator's state. Throws
+// Makes `batch` samples of task.sequence_length() tokens, determined by the state of `rng`. Throws
 // InputError unless batch, symbols and max_length are at least 1, and max_length at most 2^24.
 CopyBatch MakeCopyBatch(const CopyTask& task, int batch, Philox rng);
 

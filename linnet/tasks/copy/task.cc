@@ -1,4 +1,4 @@
-// The copy task: the fraction of tokens copied correctly, over sequences not used in training.
+// Copying: evaluates the fraction of tokens copied correctly, over sequences not used in training.
 #include <algorithm>
 #include <cmath>
 #include <span>

@@ -43,7 +43,7 @@ std::string WithoutBlanks(const std::string& text, const std::string& what) {
     const auto c = NextCodePoint(text, at);
     if (!c) throw InputError(what, " is not UTF-8");
     constexpr char32_t kBlanks[] = {' ', 0x3000, 0x200b,
-                                    0xfeff};  // ideographic and zero-width space, byte order mark
+                                    0xfeff};  // space, ideographic space, zero-width space, BOM
     if (std::find(std::begin(kBlanks), std::end(kBlanks), c->value) == std::end(kBlanks)) {
       line.append(text, at, c->bytes);
     }
@@ -55,7 +55,8 @@ std::string WithoutBlanks(const std::string& text, const std::string& what) {
 
 namespace {
 
-// The token of a character's simplified form; kUnknown if it has none in the vocabulary.
+// The token of a character's simplified form; kUnknown if the character has no simplified form, or
+// if the vocabulary lacks it.
 int32_t SimplifiedToken(const Vocabulary& vocabulary, char32_t character) {
   const std::optional<char32_t> simplified = SimplifiedOf(character);
   if (!simplified) return Vocabulary::kUnknown;
@@ -130,7 +131,7 @@ void CoupletLine::Allow(size_t at, std::span<const int32_t> used, std::span<floa
 
 int32_t CoupletDraft::Next(std::span<const float> outputs) {
   const size_t at = tokens_.size();
-  const bool given = rules_ && line_->punctuation(at);  // copied, not chosen
+  const bool given = rules_ && line_->punctuation(at);  // copied from the first line
   int32_t token = given ? line_->token(at) : 0;
   if (!given) {
     allowed_.assign(outputs.begin(), outputs.end());
@@ -158,27 +159,28 @@ int32_t CoupletDraft::Next(std::span<const float> outputs) {
 
 namespace {
 
-// The state and the outputs after the separator.
+// The engine's state and outputs after it has read the first line and the separator.
 struct Begun {
   State state;  // of one sequence
   std::vector<float> logits;
 };
 
-// The beginning of a second line in a beam search.
+// A partial second line in a beam search.
 struct Path {
   std::vector<int32_t> tokens;
   double log_probability = 0;
 };
 
-// The index of a path, and a token that continues it.
+// A path extended by one token: the log-probability of the extended path, the index of the path,
+// and the token.
 struct Continuation {
   double log_probability;
   size_t path;
   int32_t token;
 };
 
-// The most likely tokens after each path, at most `beam` per path. Turns logits [paths, width] into
-// log-probabilities.
+// Returns the most likely continuations of each path, at most `beam` per path. Replaces `logits`
+// [paths, width] by log-probabilities, unless place `at` holds punctuation.
 std::vector<Continuation> Continue(const std::vector<Path>& paths, const CoupletLine& line,
                                    size_t at, size_t beam, std::span<float> logits) {
   const size_t width = logits.size() / paths.size();
@@ -210,7 +212,7 @@ std::vector<Continuation> Continue(const std::vector<Path>& paths, const Couplet
   return next;
 }
 
-// Beam search: at each place, keeps the `beam` most likely continuations of the kept lines.
+// Beam search: at each place, keeps the `beam` most likely continuations of the kept paths.
 std::vector<CoupletAnswer> Search(Engine& engine, const CoupletLine& line, const Begun& begun,
                                   const CoupletOptions& options) {
   std::vector<Path> paths(1);

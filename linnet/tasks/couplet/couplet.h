@@ -18,7 +18,8 @@
 
 namespace linnet {
 
-// A model's vocabulary, and its punctuation tokens. Throws InputError for a model of another task.
+// A model's vocabulary, and which of its tokens are punctuation. Throws InputError for a model of
+// another task or of byte pairs.
 struct CoupletTokens {
   explicit CoupletTokens(const Model& model);
 
@@ -26,7 +27,9 @@ struct CoupletTokens {
   std::vector<bool> punctuation;
   std::vector<int32_t> unwritten;  // never drawn: special tokens, and punctuation, which is copied
   size_t longest;                  // maximum length of a first line, in characters
-  int32_t comma;     // read for punctuation outside the vocabulary; kUnknown without a comma in it
+  // The token of "，", which replaces punctuation outside the vocabulary; kUnknown if the
+  // vocabulary has no comma either.
+  int32_t comma;
   std::string path;  // of the model, for messages
 };
 
@@ -38,27 +41,28 @@ std::string WithoutBlanks(const std::string& text, const std::string& what = "th
 class CoupletLine {
  public:
   // Throws InputError on a line that is empty, not UTF-8, or longer than the model's positions
-  // allow. The tokens must outlive this.
+  // allow. `tokens` must outlive this object.
   CoupletLine(const CoupletTokens& tokens, const std::string& first);
 
   size_t size() const { return read_.size(); }  // characters
-  std::vector<int32_t> Prompt() const;          // the line and the separator
+  std::vector<int32_t> Prompt() const;          // the line's tokens and the separator
   bool punctuation(size_t at) const { return punctuation_[at]; }
   int32_t token(size_t at) const { return read_[at]; }
   const std::string& character(size_t at) const { return characters_[at]; }  // as given
-  // The text of a token at a place; punctuation is copied from the first line.
+  // The text of `token` at place `at` of the second line. If the first line has punctuation there,
+  // the text is that punctuation, whatever the token.
   std::string Text(size_t at, int32_t token) const;
   const CoupletTokens& tokens() const { return tokens_; }
-  // The characters outside the vocabulary whose simplified forms are outside too, each once, in
-  // order. All are read as the unknown token.
+  // The characters that the model reads as the unknown token, each once, in order: the vocabulary
+  // has neither the character nor its simplified form.
   std::vector<std::string> Unknown() const;
   // Sets the logits of tokens not allowed at place `at` of the second line to -infinity.
   // `used`: the second line's tokens before that place.
   void Allow(size_t at, std::span<const int32_t> used, std::span<float> logits) const;
 
  private:
-  // Whether the model reads two places as the same character; unknown characters are compared as
-  // given.
+  // Whether the model reads the same character at places i and j of the first line. Unknown
+  // characters are compared as given.
   bool Same(size_t i, size_t j) const;
 
   const CoupletTokens& tokens_;
@@ -70,15 +74,15 @@ class CoupletLine {
 // A second line in progress, drawn character by character.
 class CoupletDraft {
  public:
-  // The line must outlive this. The draws are a function of seed and stream. Without rules, any
-  // token except the unknown token and the separator is allowed anywhere, up to twice the first
-  // line's length and the model's positions.
+  // The line must outlive this object. The draws are a function of seed and stream. Without rules,
+  // every token except the unknown token and the separator is allowed anywhere, and the second line
+  // has at most twice the length of the first, within the model's positions.
   CoupletDraft(const CoupletLine& line, const ChoiceOptions& choice, uint64_t seed, uint64_t stream,
                bool rules = true)
       : line_(&line), choice_(choice), rng_(seed, stream), rules_(rules) {}
 
-  // The next token, from the head's outputs at the previous token (at first: at the separator).
-  // Throws InputError if the rules allow no token.
+  // Chooses the next token from the head's outputs at the previous token (in the first call: at the
+  // separator). Throws InputError if the rules allow no token.
   int32_t Next(std::span<const float> outputs);
   bool done() const { return done_; }
   const std::string& last() const { return last_; }  // the text of the token from Next()

@@ -42,7 +42,7 @@ std::vector<Line> ReadLines(const fs::path& path) {
   return lines;
 }
 
-// The pairs of a part whose line index satisfies keep().
+// Reads the pairs of the folder `part` (train/, valid/ or test/) whose line index satisfies keep().
 template <class Keep>
 CoupletSet ReadPart(const fs::path& part, Keep keep) {
   const std::vector<Line> in = ReadLines(part / "in.txt"), out = ReadLines(part / "out.txt");

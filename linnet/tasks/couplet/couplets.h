@@ -34,12 +34,13 @@ enum class CoupletSplit {
 // differ in their number of lines, or if no pair is usable.
 CoupletSet LoadCouplets(const std::string& dir, CoupletSplit split);
 
-// The pieces [begin, end) of a line of `characters` characters, cut at its pauses: a piece of the
-// first line and the same piece of the second are parallel. Verse of five characters pauses after
-// the second; verse of seven after the fourth, or after the second. Other lines have no pieces.
+// The characters [begin, end) of a line, before or after a pause.
 struct Piece {
   size_t begin, end;
 };
+// The pieces of a line of `characters` characters. A line of five characters pauses after the
+// second, a line of seven after the fourth or after the second; other lines have no pieces. A piece
+// of the first line and the same piece of the second line form a shorter couplet.
 std::span<const Piece> PiecesOf(size_t characters);
 
 // The number of characters of a UTF-8 text. Throws InputError if it is not UTF-8.

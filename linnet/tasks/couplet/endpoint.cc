@@ -25,8 +25,8 @@ ordered_json Object(const CoupletAnswer& answer) {
           {"characters", answer.characters}};
 }
 
-// The state of a running request. The batcher's thread owns it; each of the drafts is used by one
-// engine thread at a time (Work::next).
+// The state of a running request. The batcher's thread uses it; engine threads use the drafts, one
+// thread per draft at a time (Work::next).
 struct Session {
   std::unique_ptr<CoupletLine> line;
   std::vector<CoupletDraft> drafts;

@@ -23,7 +23,7 @@ struct CoupletRules {
   bool all() const { return length && punctuation && places && repeats && mirrored; }
 };
 
-// For two lines of UTF-8.
+// Checks the rules for a first and a second line, both in UTF-8.
 CoupletRules KeptRules(const std::string& first, const std::string& second);
 
 }  // namespace linnet

@@ -10,8 +10,8 @@
 
 namespace linnet {
 
-// The simplified form of a character, the most common one if it has several; nullopt if it has none
-// other than itself.
+// The simplified form of a character, the most common one if there are several; nullopt if no
+// simplified form differs from the character.
 std::optional<char32_t> SimplifiedOf(char32_t traditional);
 
 // Number of characters for which SimplifiedOf() returns a form.

@@ -62,7 +62,7 @@ TEST_F(Traditional, FirstLinesAreReadInSimplifiedForm) {
   EXPECT_EQ(Prompt("漢海龍"), Prompt("汉海龙"));
   EXPECT_NE(Prompt("國"), Prompt("国"));  // in the vocabulary: not converted
   EXPECT_EQ(CoupletLine(tokens_, "漢海").Unknown(), std::vector<std::string>());
-  // 鳳 has a simplified form, but that is not in the vocabulary either.
+  // 鳳 has a simplified form, but the vocabulary lacks both.
   const CoupletLine line(tokens_, "漢鳳囧凤");
   EXPECT_EQ(line.Unknown(), (std::vector<std::string>{"鳳", "囧", "凤"}));
   EXPECT_EQ(line.character(0), "漢");
@@ -89,7 +89,7 @@ TEST_F(Traditional, BothFormsCountAsOneCharacter) {
       EXPECT_EQ(text.substr(9), first);
     }
   }
-  // If both forms have a token, they are two characters.
+  // If the vocabulary has both forms, they count as two characters.
   for (const std::string& text : Texts("國海国", 4)) EXPECT_NE(text.substr(0, 3), text.substr(6));
   // Unknown characters are compared as given.
   for (const std::string& text : Texts("囧海凤囧", 4)) {

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kSide = 32, kChannels = 3, kClasses = 10;
 constexpr size_t kPlane = size_t{kSide} * kSide;
-constexpr size_t kRecord = 1 + kChannels * kPlane;  // the label, then red, green, blue
+constexpr size_t kRecord = 1 + kChannels * kPlane;  // the label; red, green and blue planes
 constexpr size_t kMaxArchive = size_t{1} << 29;
 constexpr const char* kArchive = "cifar-10-binary.tar.gz";
 constexpr const char* kFolder = "cifar-10-batches-bin/";  // in the archive

@@ -1,7 +1,7 @@
 // CIFAR-10: 50,000 training and 10,000 test images of 32 x 32 color pixels in ten classes, from the
-// official binary version: its archive cifar-10-binary.tar.gz, or the files in it (data_batch_1.bin
-// to data_batch_5.bin, test_batch.bin). Without test_batch.bin, test_batch_first1000.bin is read,
-// which holds only the first test images.
+// official binary version: the archive cifar-10-binary.tar.gz, or the files in it (data_batch_1.bin
+// to data_batch_5.bin, test_batch.bin). If test_batch.bin is missing, test_batch_first1000.bin is
+// read, which holds only the first 1,000 test images.
 //
 //   ImageSet test = kCifar10.load("data/cifar10", Split::kTest);
 //

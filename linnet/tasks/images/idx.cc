@@ -22,7 +22,8 @@ IdxArray ReadIdx(const std::string& path) {
   std::vector<uint8_t>& bytes = array.data;
   bytes = ReadGzipOrPlain(path, kMaxBytes);
 
-  // Header: two zeros, the element type, the number of dimensions, each dimension in four bytes.
+  // Header: two zero bytes, the element type (one byte), the number of dimensions (one byte), and
+  // each dimension (four bytes).
   if (bytes.size() < 4) {
     throw InputError(path, ": truncated: it holds only ", Bytes(bytes.size()), kFetchAgain);
   }

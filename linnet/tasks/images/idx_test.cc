@@ -52,8 +52,7 @@ TEST(Idx, RefusesBadFiles) {
   EXPECT_THAT(Refusal(std::string("\0\0\x08\0x", 5)), HasSubstr("not an IDX file"));
 }
 
-// Almost 2^32 x 2^32 elements, and 2^31 to the fourth power: the product must not wrap to a valid
-// size.
+// Shapes of almost 2^32 x 2^32 and of (2^31)^4 elements: the product must not wrap to a valid size.
 TEST(Idx, RefusesAbsurdShapes) {
   const std::string huge("\xff\xff\xff\xff", 4);
   EXPECT_THAT(Refusal(std::string("\0\0\x08\x02", 4) + huge + huge), HasSubstr("truncated"));

@@ -39,7 +39,7 @@ struct ImageDataset {
   size_t train_images, test_images;  // of the full set; a folder may hold fewer
   // Reads one split from a folder. Throws InputError, naming the file, if it is missing or invalid.
   ImageSet (*load)(const std::string& dir, Split split);
-  // Whether the folder holds at least one of its files.
+  // Whether the folder holds at least one of the data set's files.
   bool (*present)(const std::string& dir);
 };
 

@@ -57,7 +57,8 @@ uint8_t DrawFirst(std::span<const float> probability, float u) {
   return static_cast<uint8_t>(last);
 }
 
-// Calls body(first, count) for the batches of `total` images, reporting after each.
+// Divides `total` images into batches. Calls body(first, count) for each batch, then
+// options.progress.
 template <class Body>
 void ForBatches(size_t total, const SampleOptions& options, Body body) {
   const size_t batch = std::min(options.batch, std::max<size_t>(total, 1));

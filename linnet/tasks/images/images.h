@@ -25,10 +25,11 @@ std::vector<uint8_t> SampleImages(Generator& generator, size_t count, const Samp
 std::vector<uint8_t> CompleteImages(Generator& generator, std::span<const uint8_t> images,
                                     size_t known, const SampleOptions& options);
 
-// A generator that runs `engine`, up to `batch` images together. The engine must outlive it.
+// A generator that draws up to `batch` images together with `engine`, which must outlive it.
 std::unique_ptr<Generator> MakeGenerator(Engine& engine, size_t batch);
 
-// Loads the split of a data set and checks that its images have the model's image size.
+// Loads the data set and split that `options` names. Throws InputError unless the images have the
+// size that the model expects.
 ImageSet LoadImagesFor(const ModelSpec& spec, const DatasetOptions& options);
 
 }  // namespace linnet

@@ -7,8 +7,8 @@
 //   token      k_1  v_1  ..  k_p   v_p    k_i  v_i    ..  k_j   v_j     p = pairs
 //   mask       0    0    ..  0     0      1    0      ..  1     0
 //
-// The keys of a sequence differ, and are asked in random order. Keys are tokens 1 .. symbols,
-// values the `symbols` tokens after them.
+// The keys of a sequence are distinct, and the queries repeat them in random order. Keys are the
+// tokens 1 .. symbols, and values are the tokens symbols + 1 .. 2 symbols.
 #ifndef LINNET_TASKS_RECALL_RECALL_TASK_H_
 #define LINNET_TASKS_RECALL_RECALL_TASK_H_
 
@@ -25,7 +25,7 @@ struct RecallTask {
   int vocabulary() const { return 2 * symbols + 1; }
 };
 
-// `batch` sequences, a function of the generator's state. Throws InputError on sizes below 1, on
+// Makes `batch` sequences, determined by the state of `rng`. Throws InputError on sizes below 1, on
 // more pairs than symbols, and on more than 2^20 symbols.
 MaskedBatch MakeRecallBatch(const RecallTask& task, int batch, Philox rng);
 

@@ -1,4 +1,5 @@
-// Associative recall: the fraction of values recalled, over sequences not used in training.
+// Associative recall: evaluates the fraction of values recalled, over sequences not used in
+// training.
 #include <algorithm>
 #include <cmath>
 #include <string>

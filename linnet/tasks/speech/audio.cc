@@ -89,8 +89,8 @@ namespace {
 
 using File = std::unique_ptr<SNDFILE, Close>;
 
-// Throws InputError for a WAV file with a chunk before its samples that is longer than the file:
-// libsndfile 1.2 would look for the chunk's parts behind the end of the file, for minutes.
+// Throws InputError if a WAV file has, before its samples, a chunk that reaches beyond the end of
+// the file. libsndfile 1.2 would search for the chunk's contents there, for minutes.
 void CheckChunks(std::span<const std::byte> bytes, const std::string& label) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const bool little = text.starts_with("RIFF");
@@ -106,8 +106,8 @@ void CheckChunks(std::span<const std::byte> bytes, const std::string& label) {
     }
     at += 8;
     if (size > text.size() - at) {
-      throw InputError(label, ": damaged: a part of ", size,
-                       " bytes before the audio, in a file of ", text.size());
+      throw InputError(label, ": damaged: a chunk of ", size,
+                       " bytes before the audio, but the file has only ", text.size());
     }
     at = std::min(at + size + size % 2, text.size());
   }
@@ -126,7 +126,7 @@ void Check(const File& file, const SF_INFO& info, const std::string& label) {
   }
   if (info.frames <= 0) throw InputError(label, ": contains no samples");
   // libsndfile reads a truncated WAV without an error; only its log shows the truncation. Programs
-  // that write WAV to a pipe do not know the length and write a number near 2^31 or above.
+  // that write WAV to a pipe do not know the length; they write a placeholder near 2^31 or above.
   char log[4096] = "";
   sf_command(file.get(), SFC_GET_LOG_INFO, log, sizeof(log));
   const char* data = std::strstr(log, "\ndata : ");
@@ -236,7 +236,7 @@ AudioReader::AudioReader(const std::string& path, int rate) : source_(std::make_
   }
   struct stat about {};
   if (fstat(source_->fd, &about) == 0 && S_ISDIR(about.st_mode)) {
-    throw InputError(path, ": a folder, not a file; name a file in it");
+    throw InputError(source_->label, ": a folder, not a file; name a file in it");
   }
   if (S_ISREG(about.st_mode) && about.st_size == 0) throw InputError(source_->label, ": is empty");
   if (S_ISREG(about.st_mode)) {
@@ -274,7 +274,11 @@ size_t AudioReader::Read(std::span<float> samples) {
     return count;
   }
   for (;;) {
-    if (source.mono.empty() && !source.ended) source.Fill(kPiece);
+    if (source.mono.empty() && !source.ended) {
+      // Reads no more than the caller needs: a pipe may take long to deliver the rest.
+      source.Fill(
+          static_cast<size_t>(std::ceil(static_cast<double>(samples.size()) / source.quotient)));
+    }
     SRC_DATA data{};
     data.data_in = source.mono.data(), data.data_out = samples.data();
     data.input_frames = static_cast<long>(source.mono.size());

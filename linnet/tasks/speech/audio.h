@@ -20,10 +20,11 @@ namespace linnet {
 // day, and on samples that are not finite or beyond a million times full scale.
 Audio ReadAudio(const std::string& path, int rate);
 
-// The same for the bytes of a file; `label` names it in errors.
+// The same for a file's bytes in memory; `label` names the file in errors.
 Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int rate);
 
-// Reads the same samples in pieces, in constant memory, from a file or from a pipe of WAV data.
+// Reads the samples of ReadAudio() (up to rounding, if resampled) piece by piece, in constant
+// memory, from a file or from a pipe of WAV data.
 //
 //   AudioReader reader("speech.wav", 16'000);
 //   while (const size_t count = reader.Read(piece)) ...

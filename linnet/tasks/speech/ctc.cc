@@ -29,9 +29,10 @@ double LogAdd(double a, double b) {
 }
 
 struct Prefix {
-  double blank = kNever, label = kNever;  // log sums over paths that end in a blank, in a phone
-  std::vector<size_t> frames = {};        // the phones' first frames on the most likely path
-  double seen = kNever;                   // log-probability of that path
+  // Logarithms of two sums of path probabilities: paths that end in a blank, and in a phone.
+  double blank = kNever, label = kNever;
+  std::vector<size_t> frames = {};  // the phones' first frames on the most likely path
+  double seen = kNever;             // log-probability of that path
 
   double total() const { return LogAdd(blank, label); }
 };

@@ -1,5 +1,5 @@
-// CTC decoding (connectionist temporal classification, Graves et al. 2006): from a distribution
-// over phones at each frame to a sequence of phones; and the error rate of such sequences.
+// CTC decoding (connectionist temporal classification, Graves et al. 2006): turns a distribution
+// over phones at each frame into a sequence of phones. Also the error rate of such sequences.
 //
 //   Decoded best = GreedyDecode(log_probs, classes, /*blank=*/0);
 //   std::vector<Decoded> few = BeamDecode(log_probs, classes, 0, /*width=*/16);
@@ -26,8 +26,9 @@ struct Decoded {
   double log_probability = 0;  // greedy: of the path; beam: of all paths that the search kept
 };
 
-// The most likely path. log_probs [T, classes]; `blank` is the class of the blank, all others are
-// phones. Throws InputError if the size is not a multiple of `classes`, or `blank` is not a class.
+// The sequence that the most likely path spells. log_probs is [T, classes]; `blank` is the class of
+// the blank, and all other classes are phones. Throws InputError if the size of log_probs is not a
+// multiple of `classes`, or if `blank` is not a class.
 Decoded GreedyDecode(std::span<const float> log_probs, size_t classes, int blank);
 
 // The most likely sequences, best first, by prefix beam search: 1 to `width` of them. Each frame
@@ -36,13 +37,13 @@ Decoded GreedyDecode(std::span<const float> log_probs, size_t classes, int blank
 std::vector<Decoded> BeamDecode(std::span<const float> log_probs, size_t classes, int blank,
                                 size_t width);
 
-// A pair in an alignment of least cost; -1: none (insertion or deletion).
+// A pair of aligned phones. An insertion has reference -1, a deletion has hypothesis -1.
 struct Aligned {
   int reference, hypothesis;
   friend bool operator==(const Aligned&, const Aligned&) = default;
 };
 // Aligns by Levenshtein distance: each substitution, insertion and deletion costs 1. Among
-// alignments of equal cost, prefers substitutions, starting from the end.
+// alignments of equal cost, chooses from the end: first a match or substitution, then a deletion.
 std::vector<Aligned> Align(std::span<const int> reference, std::span<const int> hypothesis);
 
 // Error counts over many utterances.
@@ -58,7 +59,7 @@ class ErrorRate {
   // errors() / reference(): 0 if both are 0, infinity if only reference() is 0.
   double rate() const;
 
-  // Counts of aligned pairs (reference, hypothesis) that differ; -1: none.
+  // Counts of the aligned pairs (reference, hypothesis) that differ, with -1 as in Aligned.
   const std::map<std::pair<int, int>, size_t>& confusions() const { return confusions_; }
 
  private:

@@ -85,7 +85,7 @@ TEST(Ctc, AWideBeamIsExact) {
 }
 
 TEST(Ctc, GreedyTakesTheLikeliestPath) {
-  // 1 1 0 1 2 2 with the blank 0.
+  // The most likely path is 1 1 0 1 2 2, with the blank 0.
   std::vector<float> log_probs;
   for (const size_t best : {1, 1, 0, 1, 2, 2}) {
     for (size_t c = 0; c < 3; ++c) log_probs.push_back(c == best ? std::log(0.8f) : std::log(0.1f));

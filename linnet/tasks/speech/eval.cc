@@ -79,8 +79,8 @@ Hearing Hear(const SpeechSet& set, Transcriber& transcriber, const EvalProgress&
   return hearing;
 }
 
-// Pairs of phones that were confused, the most frequent first: all as records, and the first
-// kShownConfusions in a line.
+// Pairs of phones that were confused, the most frequent first. `pairs` has a record for each;
+// `shown` lists the first kShownConfusions in one line.
 struct Confusions {
   ordered_json pairs = ordered_json::array();
   std::string shown;

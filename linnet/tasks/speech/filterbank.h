@@ -40,7 +40,7 @@ class Filterbank {
   // The number of whole windows in this many samples.
   size_t Frames(size_t samples) const;
 
-  // [Frames(samples.size()), bins].
+  // Computes all frames of `samples`: [Frames(samples.size()), bins].
   std::vector<float> Compute(std::span<const float> samples);
   // One frame: samples [window()] -> frame [bins].
   void Frame(std::span<const float> samples, std::span<float> frame);
@@ -48,7 +48,7 @@ class Filterbank {
  private:
   struct Transform;
   struct Band {
-    size_t first;  // index of the first weight in the spectrum
+    size_t first;  // index in the spectrum that weights[0] belongs to
     std::vector<float> weights;
   };
   FilterbankOptions options_;
@@ -66,8 +66,8 @@ void NormalizeFrames(std::span<float> frames, size_t bins);
 void NormalizeFrames(std::span<float> frames, std::span<const float> mean,
                      std::span<const float> deviation);
 
-// Concatenates frames first .. first + stack - 1 of frames [N, bins] in `to` [stack * bins]. Frames
-// out of range are zeros (first may be negative).
+// Writes the frames first .. first + stack - 1 of `frames` [N, bins] to `to` [stack * bins]. Frames
+// out of range are zeros; `first` may be negative.
 void StackFrames(std::span<const float> frames, size_t bins, ptrdiff_t first, size_t stack,
                  std::span<float> to);
 

@@ -1,4 +1,5 @@
-// Runs a trained speech model without libtorch: frames to a distribution over phones per position.
+// Runs a trained speech model without libtorch: computes the distribution of phones at each
+// position.
 //
 //   auto model = Model::Open("models/phones.safetensors");
 //   SpeechEncoder encoder(model);                         // one per thread; they share the model
@@ -29,12 +30,12 @@ class SpeechEncoder {
   const Model& model() const { return engine_.model(); }
   size_t inputs() const;         // floats per position
   size_t classes() const;        // log-probabilities per position
-  size_t max_positions() const;  // of the longest training utterance
+  size_t max_positions() const;  // positions of the longest training utterance
 
   // Throws InputError if the sizes disagree, RuntimeError if an output is not finite.
   void Encode(std::span<const float> inputs, std::span<float> log_probs);
 
-  // Both throw InputError for a model that is not causal.
+  // NewState() and Extend() throw InputError for a model that is not causal.
   State NewState() const { return engine_.NewState(1); }
   void Extend(State& state, std::span<const float> inputs, std::span<float> log_probs);
 

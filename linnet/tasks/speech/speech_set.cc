@@ -53,7 +53,7 @@ class Indexer {
  public:
   explicit Indexer(const std::vector<std::string>& phones) : phones_(phones) {}
 
-  // Appends the phones of the words; false if a word is missing in the dictionary.
+  // Appends the phones of the words to `phones`. Returns false if the dictionary lacks a word.
   bool Pronounce(const std::vector<std::string>& words, const Pronunciations& dictionary,
                  std::vector<std::string>& phones) {
     bool known = true;
@@ -69,7 +69,7 @@ class Indexer {
     return known;
   }
 
-  // Throws InputError beginning with `where`.
+  // Throws InputError for an unknown phone; the message begins with `where`.
   std::vector<int> Indices(const std::vector<std::string>& phones, const std::string& where) const {
     std::vector<int> indices;
     for (const std::string& phone : phones) {

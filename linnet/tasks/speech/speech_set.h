@@ -55,16 +55,16 @@ struct SpeechSet {
 // the sorted names; kTrain is the others.
 enum class SpeechSplit { kTrain, kValidation, kTest };
 
-// From a folder with etc/ (fileids, transcriptions, an4.dic) and wav/ (FLAC, NIST SPHERE or WAV).
-// Throws InputError, naming the file, if something is missing or inconsistent.
+// Loads AN4 from a folder with etc/ (fileids, transcriptions, an4.dic) and wav/ (FLAC, NIST SPHERE
+// or WAV). Throws InputError, naming the file, if something is missing or inconsistent.
 SpeechSet LoadAn4(const std::string& dir, SpeechSplit split);
 // Whether the folder has AN4's list of training recordings, etc/an4_train.fileids.
 bool An4Present(const std::string& dir);
 
-// Reads a manifest. `phones` lists the allowed phones in order, for example a model's; empty: all
-// phones of the dictionary and the manifest, sorted. A phone of the manifest is kept if `phones`
-// contains it literally, else converted to upper case without stress. Throws InputError, naming the
-// line, on invalid data.
+// Reads a manifest. `phones` lists the allowed phones in order, for example a model's; if it is
+// empty, the allowed phones are those of the dictionary and the manifest, sorted. A phone of the
+// manifest is kept as written if `phones` contains it; otherwise it is converted to upper case
+// without stress. Throws InputError, naming the line, on invalid data.
 SpeechSet LoadManifest(const std::string& path, const Pronunciations& dictionary,
                        const std::vector<std::string>& phones = {});
 

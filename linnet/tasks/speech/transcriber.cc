@@ -23,7 +23,7 @@ FilterbankOptions BankOf(const ModelSpec& spec) {
 
 size_t Size(int n) { return static_cast<size_t>(n); }
 
-// Stacked inputs [count, Inputs()] of the positions from `first` on; frames [N, bands].
+// The inputs [count, Inputs()] of `count` positions from `first` on: stacks of `frames` [N, bands].
 std::vector<float> Stack(const SpeechSpec& spec, std::span<const float> frames, size_t first,
                          size_t count) {
   const size_t width = Size(spec.Inputs());
@@ -51,19 +51,20 @@ struct Window {
   size_t keep_begin, keep_end;  // positions whose outputs are used
 };
 
-// Positions shared by neighboring windows.
+// Number of positions that neighboring windows of `most` positions share.
 size_t Shared(size_t most) { return most / 4; }
 
-// Windows of at most `most` positions. Of the positions shared by neighbors, each window keeps the
-// half farther from its own edge; if the model is causal, the earlier window keeps all of them.
+// Divides `positions` into windows of at most `most`, which overlap. Each of two neighbors uses the
+// half of their overlap that is farther from its own edge; if `causal`, the earlier window uses the
+// whole overlap.
 std::vector<Window> Windows(size_t positions, size_t most, bool causal) {
   if (positions <= most) return {{0, positions, 0, positions}};
   const size_t stride = most - Shared(most);
   const size_t count = (positions - most + stride - 1) / stride + 1;
   std::vector<Window> windows;
   for (size_t i = 0; i < count; ++i) {
-    // Evenly spread, so that the last window is as long as the others. Causal windows have a fixed
-    // stride, as in a stream, whose end is unknown.
+    // The windows are spread evenly, so that the last one is as long as the others. If causal, they
+    // have a fixed stride, as in a stream, whose end is unknown.
     const size_t begin = causal ? i * stride : (positions - most) * i / (count - 1);
     const size_t end = std::min(positions, begin + most);
     windows.push_back({begin, end, begin, end});
@@ -120,7 +121,7 @@ std::vector<float> Transcriber::LogProbabilities(const Audio& audio) {
                      sizes.window());
   }
   std::vector<float> frames(count * bands);
-  const size_t threads = std::min(workers, 1 + count / 200);  // about 200 frames per thread
+  const size_t threads = std::min(workers, 1 + count / 200);  // one more for every 200 frames
   pool.Run([&](int worker) {
     const size_t w = Size(worker);
     if (w >= threads) return;
@@ -147,7 +148,7 @@ std::vector<float> Transcriber::LogProbabilities(const Audio& audio) {
       std::vector<float> own;
       std::span<const float> heard = frames;
       size_t from = window.begin;
-      if (!corpus) {  // normalized as an utterance of its own
+      if (!corpus) {  // the window is normalized as an utterance of its own
         own.assign(frames.begin() + static_cast<ptrdiff_t>(first * bands),
                    frames.begin() + static_cast<ptrdiff_t>(last * bands));
         NormalizeFrames(own, bands);
@@ -204,7 +205,8 @@ struct LINNET_HIDDEN PhoneStream::Inside {
     NormalizeFrames(frame, mean, deviation);
     Push(frame);
   }
-  // Keeps the last `stack` frames. Makes a position ready when its stacked frames are complete.
+  // Appends a frame to `last`, which keeps the last `stack` frames. Adds a position to `ready` when
+  // its stacked frames are complete.
   void Push(std::span<const float> frame) {
     const size_t bands = Size(spec.bands), stack = Size(spec.stack);
     if (last.empty()) last.assign(stack * bands, 0.0f);
@@ -219,8 +221,8 @@ struct LINNET_HIDDEN PhoneStream::Inside {
     }
   }
 
-  // Encodes the positions that are ready. When `lead` has read as many positions as the model has,
-  // `next` replaces it: `next` has already read the last quarter of them.
+  // Encodes the positions that are ready. When `lead` has read max_positions() positions, `next`
+  // replaces it; by then, `next` has read the last quarter of these positions.
   void Hear() {
     const size_t most = encoder.max_positions(), warm = most - Shared(most);
     const size_t width = encoder.inputs(), classes = encoder.classes();
@@ -267,7 +269,8 @@ struct LINNET_HIDDEN PhoneStream::Inside {
   std::vector<float> ready;    // stacked frames of positions not encoded yet
   std::vector<float> log_probs;
   size_t samples = 0, frames = 0;
-  size_t begun = 0, positions = 0;  // positions with complete frames; positions encoded
+  // begun: positions whose stacked frames were complete; positions: those encoded.
+  size_t begun = 0, positions = 0;
   int before = kBlank;
   std::vector<Phone> heard;
 };

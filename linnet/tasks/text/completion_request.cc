@@ -11,14 +11,15 @@ using nlohmann::json;
 
 constexpr int64_t kMostLogprobs = 5;
 
-// One prompt as tokens.
+// Converts a JSON list of tokens to one prompt.
 std::vector<int32_t> TokensOf(const json& list, const Vocabulary& vocabulary) {
   std::vector<int32_t> tokens;
   for (const json& token : list) {
     if (!token.is_number_integer()) {
       throw InputError("'prompt' has a list of tokens with an element that is not a whole number");
     }
-    // Numbers beyond 64 bits are floats; unsigned ones beyond int64 wrap to negative numbers.
+    // The JSON parser makes floats of integers beyond 64 bits. Unsigned integers beyond int64 wrap
+    // to negative values here.
     const auto value = token.get<int64_t>();
     if (value < 0 || static_cast<uint64_t>(value) >= vocabulary.size()) {
       throw InputError("'prompt' has the token ", token.dump(), "; this model's tokens are 0 to ",
@@ -29,7 +30,8 @@ std::vector<int32_t> TokensOf(const json& list, const Vocabulary& vocabulary) {
   return tokens;
 }
 
-// A string, a list of strings, a list of tokens (one prompt), or a list of lists of tokens.
+// Reads 'prompt': a string, a list of strings, a list of tokens (one prompt), or a list of lists of
+// tokens.
 std::vector<std::vector<int32_t>> PromptsOf(const Fields& fields, const Model& model,
                                             const Vocabulary& vocabulary, size_t most) {
   if (!fields.Has("prompt")) return {TextPrompt(model, vocabulary, "")};

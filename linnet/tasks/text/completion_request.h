@@ -23,7 +23,7 @@ struct CompletionRequest {
   bool stream = false, usage = false;
 };
 
-// All names that a request may have.
+// The names of all fields that a request may have.
 const std::vector<std::string>& CompletionFields();
 
 // Throws InputError on a field that is wrong or not supported, on a prompt that the model cannot

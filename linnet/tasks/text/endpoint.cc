@@ -37,8 +37,8 @@ struct Choice {
   }
 };
 
-// The state of a running request. The batcher's thread owns it; each of the choices is used by one
-// engine thread at a time (Work::next).
+// The state of a running request. The batcher's thread uses it; engine threads use the choices, one
+// thread per choice at a time (Work::next).
 struct Session {
   std::vector<Choice> choices;  // n for each prompt
   size_t left = 0;
@@ -66,13 +66,13 @@ struct Session {
             {"total_tokens", prompt + written},
             {"prompt_tokens_details", {{"cached_tokens", account->known.load()}}}};
   }
-  // Adds a warning if a text is longer than the training sequences, which sine positions allow.
+  // Adds a warning if a text is longer than the training sequences. (Sine positions allow this.)
   void WarnOfLength(size_t longest, ordered_json& answer) const {
     if (longest <= trained) return;
     answer["warning"] =
         StrCat("the model was trained on ", trained, " positions; this text is longer");
   }
-  // Runs a sequence's next step: the next token, and the text that can be shown.
+  // Chooses the next token of choice `i`, and passes on the text that can be shown by then.
   std::optional<int32_t> Next(size_t i, std::span<const float> outputs) {
     Choice& choice = choices[i];
     std::string shown;
@@ -141,8 +141,8 @@ struct Session {
   }
 };
 
-// The work for each prompt. A choice's draws depend on the seed and on its index among the choices
-// of its prompt, so a prompt gets the same texts as in a request of its own.
+// One Work for each prompt. The draws of a choice depend only on the seed and on its index among
+// the choices of its prompt, so a prompt gets the same texts as in a request of its own.
 std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary,
                          const std::shared_ptr<Session>& session) {
   std::vector<Work> works;

@@ -23,7 +23,7 @@ std::string Mended(std::string_view text) {
 std::string TextPieces::Add(std::string_view text) {
   if (stopped_) return "";
   held_ += text;
-  // A complete stop word ends the text before it.
+  // The text ends before the first complete stop word.
   size_t end = std::string::npos;
   for (const std::string& stop : stop_) {
     if (!stop.empty()) end = std::min(end, held_.find(stop));

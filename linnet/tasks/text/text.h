@@ -38,15 +38,15 @@ class TextPieces {
 // A text in progress: chooses the next token, and tracks the text that can be shown.
 class TextDraft {
  public:
-  // The vocabulary must outlive this. Throws InputError on invalid options.
+  // The vocabulary must outlive this object. Throws InputError on invalid options.
   TextDraft(const Vocabulary& vocabulary, const TextOptions& options);
 
-  // The next token to read, from the head's outputs at the previous one; nullopt at the end.
-  // Appends only whole characters to `shown`.
+  // Chooses the token to read next, from the head's outputs at the previous token; nullopt at the
+  // end of the text. Appends the text that can be shown to `shown`: whole characters only.
   std::optional<int32_t> Next(std::span<const float> outputs, std::string& shown);
   // Ends the text because the model has no position left; appends the text held back.
   void Stop(std::string& shown);
-  TextEnd end() const { return end_; }  // valid after Next() returned nullopt
+  TextEnd end() const { return end_; }  // valid after Next() returned nullopt, and after Stop()
   size_t tokens() const { return tokens_; }
   int32_t last() const { return last_; }  // the token drawn last; valid if tokens() > 0
 
@@ -61,8 +61,8 @@ class TextDraft {
   TextEnd end_ = TextEnd::kPositions;
 };
 
-// The tokens that begin a text, then the prompt's tokens. Throws InputError on a prompt that is not
-// UTF-8 or too long for the model.
+// The tokens that the model reads for a prompt: those that begin a text, then the prompt's. Throws
+// InputError on a prompt that is not UTF-8 or too long for the model.
 std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary,
                                 const std::string& prompt);
 // The same for a prompt that is given as tokens, all within the vocabulary.

@@ -35,8 +35,8 @@ TEST(Choice, FrequenciesMatchProbabilities) {
   EXPECT_NEAR(counts[3] / double{draws}, 25 / 30.0, 0.01);  // temperature 0.5 squares the weights
 }
 
-// With thousands of tokens: draws only the tokens that sorting by probability selects, and the most
-// likely one with the right frequency.
+// In a vocabulary of thousands of tokens, the drawn tokens are among those that sorting by
+// probability selects, and the most likely one has the right frequency.
 TEST(Choice, TopPMatchesSorting) {
   std::vector<float> logits(8003);
   Philox values(3);
@@ -205,8 +205,9 @@ std::vector<std::string> Characters(const std::string& text) {
   return characters;
 }
 
-// With random weights: the second line is as long as the first and has the same punctuation. Every
-// other character differs from the first line's at its place, and repeats only where that one does.
+// With random weights, the second line is as long as the first and has the same punctuation. Every
+// other character differs from the first line's character at the same place. It equals an earlier
+// character of the second line only if the first line has equal characters at these two places.
 TEST(CoupletWriter, KeepsTheRules) {
   Engine engine(RandomModel("couplet", "character"), {.threads = 1});
   CoupletWriter writer(engine);

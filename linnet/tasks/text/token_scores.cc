@@ -12,7 +12,7 @@ using nlohmann::ordered_json;
 void TokenScores::Add(int32_t token, std::span<const float> outputs) {
   const float log_sum = LogSumExp(outputs);
   Score score{token, outputs[static_cast<size_t>(token)] - log_sum, text_.size(), {}};
-  // Descending by probability; equal ones in the order of the tokens.
+  // Sorts `top` by descending probability, and equally likely tokens by index.
   for (size_t i = 0; top_ > 0 && i < outputs.size(); ++i) {
     const float value = outputs[i] - log_sum;
     if (score.top.size() == top_ && !(value > score.top.back().second)) continue;

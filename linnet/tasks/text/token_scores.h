@@ -30,7 +30,7 @@ class TokenScores {
   // is not among them. The vocabulary must outlive this.
   TokenScores(const Vocabulary& vocabulary, size_t top) : vocabulary_(&vocabulary), top_(top) {}
 
-  // A drawn token, and the head's outputs at the token before it.
+  // Adds a drawn token. `outputs`: the head's outputs at the token before it.
   void Add(int32_t token, std::span<const float> outputs);
 
   // Returns the tokens whose text begins in `shown`, which continues the previous calls' text:
@@ -43,17 +43,17 @@ class TokenScores {
   struct Score {
     int32_t token;
     float log_probability;
-    size_t begin;  // of its text in text_
+    size_t begin;  // offset of the token's text in text_
     std::vector<std::pair<int32_t, float>> top;
   };
 
   const Vocabulary* vocabulary_;
   size_t top_;
-  std::string text_;     // of the tokens, as bytes
+  std::string text_;     // of all added tokens, as bytes
   size_t shown_ = 0;     // bytes of text_ in previous calls of Take()
   size_t position_ = 0;  // characters in previous calls
   std::vector<Score> scores_;
-  size_t taken_ = 0;  // of scores_
+  size_t taken_ = 0;  // number of scores_ that Take() has returned
 };
 
 }  // namespace linnet

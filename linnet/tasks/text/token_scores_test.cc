@@ -50,12 +50,14 @@ TEST(TokenScores, ListsTheMostLikelyTokensAndTheSampledOne) {
   EXPECT_TRUE(scores.Take("")["tokens"].empty());
 }
 
-// Adds the bytes of `text` one by one, as a text writer does; returns all that Take() returned.
+// The results of all calls of Take(), joined.
 struct Taken {
   std::vector<std::string> tokens;
   std::vector<size_t> offsets;
   std::string shown;
 };
+// Adds the bytes of `text` one by one, as a text writer does, and takes the scores of all shown
+// text.
 Taken Write(const std::string& text, const std::vector<std::string>& stop) {
   const Vocabulary bytes = Vocabulary::Bytes();
   TokenScores scores(bytes, 0);

@@ -1,0 +1,12 @@
+// The larger of two errors. std::max() and comparisons would lose a NaN.
+#ifndef LINNET_BASE_LARGER_ERROR_H_
+#define LINNET_BASE_LARGER_ERROR_H_
+
+namespace linnet {
+
+// NaN if a or b is NaN.
+inline double LargerError(double a, double b) { return a > b || a != a ? a : b; }
+
+}  // namespace linnet
+
+#endif  // LINNET_BASE_LARGER_ERROR_H_
