@@ -53,3 +53,10 @@ else()
   set(LINNET_CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
   set(LINNET_CUDA_FLAGS "${CMAKE_CUDA_FLAGS}")
 endif()
+
+# Whether to test the CUDA kernels on the CPU (linnet/kernels/cuda/tile_executor.h). The executor names the places of
+# faults by std::source_location, which clang has from version 15 on.
+set(LINNET_TILE_EXECUTOR ${LINNET_TESTS})
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 15)
+  set(LINNET_TILE_EXECUTOR OFF)
+endif()

@@ -8,11 +8,12 @@ namespace linnet::fuzz {
 const FuzzTarget kArchive = {"archive", [](std::span<const std::byte> bytes) {
                                const MemoryFile file(bytes);
                                const auto archive = ReadGzipOrPlain(file.path(), size_t{1} << 26);
-                               size_t size = 0;
+                               // Reads the last byte of each file, for the sanitizers.
+                               volatile uint8_t last = 0;
                                for (const TarFile& each : ReadTar(archive, "input")) {
-                                 size += each.bytes.size();
-                                 if (!each.bytes.empty()) size += each.bytes.back();
+                                 if (!each.bytes.empty()) last = each.bytes.back();
                                }
+                               static_cast<void>(last);
                              }};
 
 }  // namespace linnet::fuzz

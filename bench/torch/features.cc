@@ -146,9 +146,9 @@ void AddFeatures(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "features", "Measure the error of random feature maps",
       R"(The relative error of causal linear attention with F = 32, 64, ... random features against attention
-with the exact similarity: RBF for rff, softmax for favor. favor is measured at three standard
-deviations of queries and keys. The limit is the Monte Carlo rate, errors that fall with 1 / sqrt(F),
-from the error at 32 features.)",
+with the exact similarity: RBF for rff, softmax for favor. favor is measured with queries and
+keys of three standard deviations, 0.25, 0.5 and 1. The limit is the Monte Carlo rate: errors that
+fall with 1 / sqrt(F), from the error at 32 features.)",
       "  linnet bench features\n"
       "  linnet bench features --max-features 4096 --plot features.svg\n");
   auto options = std::make_shared<FeaturesBenchOptions>();

@@ -52,7 +52,7 @@ std::span<const float> Samples(const float* samples, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     if (!(std::abs(given[i]) <= kLoudest)) {
       throw InputError("sample ", i, " is ", given[i],
-                       "; samples must be finite, full scale is -1 .. 1");
+                       "; samples must be finite and at most 1e6 in magnitude (full scale is 1)");
     }
   }
   return given;

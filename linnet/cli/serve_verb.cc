@@ -278,8 +278,8 @@ SIGTERM stops the server after the running requests. With LINNET_API_KEY in the 
             "Maximum size of --snapshot-folder", Between(0, 1e9));
   AddOption(verb, "--max-candidates", server.limits.candidates, "N",
             "Maximum candidates per first line of a couplet, or per prompt", Between(1, 1024));
-  AddOption(verb, "--max-tokens", server.limits.tokens, "N", "Maximum tokens per sequence of text",
-            Between(1, 1e7));
+  AddOption(verb, "--max-tokens", server.limits.tokens, "N",
+            "Largest max_tokens of a request for text; the prompt does not count", Between(1, 1e7));
   AddOption(verb, "--max-body", server.http.body, "BYTES", "Maximum size of a request body",
             Between(256, 1e9));
   AddOption(verb, "--connections", server.http.connections, "N",

@@ -179,19 +179,18 @@ void Run(const TranscribeArguments& options) {
 }  // namespace
 
 void AddSpeechTranscribe(CLI::App& app) {
-  CLI::App* verb =
-      AddVerb(app, "transcribe", "Transcribe recordings to phones with their times",
-              "Reads WAV, FLAC and NIST SPHERE without compression; '-' is standard input. "
-              "Channels are mixed,\nother rates resampled. Prints one line per recording: each "
-              "phone after its start time in seconds.\nUnreadable recordings are named on stderr, "
-              "the others are still transcribed, and the exit code is\n2. With --causal, sound is "
-              "transcribed as it arrives (WAV, from a pipe) in constant memory, and\neach phone is "
-              "printed on its own line as soon as it is detected. Sound shorter than a frame (25 "
-              "ms) then has no\nphones and is no error.",
-              "  linnet transcribe models/phones.safetensors yes.flac no.wav\n"
-              "  linnet transcribe models/phones.safetensors --json *.flac\n"
-              "  arecord -f S16_LE -r 16000 -t wav | linnet transcribe "
-              "models/phones-causal.safetensors --causal -\n");
+  CLI::App* verb = AddVerb(
+      app, "transcribe", "Transcribe recordings to phones with their times",
+      R"(Reads WAV, FLAC and uncompressed NIST SPHERE; '-' is standard input. Channels are mixed, other rates
+resampled. Prints one line per recording: pairs of a start time, in seconds, and a phone. Unreadable
+recordings are named on stderr, the others are still transcribed, and the exit code is 2. With
+--causal, sound is transcribed as it arrives (WAV, from a pipe) in constant memory, and each phone is
+printed on its own line as soon as it is detected. With --causal, a recording shorter than a frame
+(25 ms) gives no phones; otherwise it is an error.)",
+      "  linnet transcribe models/phones.safetensors yes.flac no.wav\n"
+      "  linnet transcribe models/phones.safetensors --json *.flac\n"
+      "  arecord -f S16_LE -r 16000 -t wav | linnet transcribe "
+      "models/phones-causal.safetensors --causal -\n");
   auto options = std::make_shared<TranscribeArguments>();
   AddModelArgument(verb, options->model);
   verb->add_option("FILE", options->files, "Recordings; '-' for standard input")
@@ -200,7 +199,8 @@ void AddSpeechTranscribe(CLI::App& app) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   verb->add_flag("--causal", options->causal,
                  "Transcribe sound as it arrives, with a causal model");
-  AddOption(verb, "--beam", options->beam, "N", "Beam size, in prefixes (1: the most likely path)",
+  AddOption(verb, "--beam", options->beam, "N",
+            "Beam size, in prefixes (1: the most likely path); not with --causal",
             Between(1, 1000));
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);

@@ -172,7 +172,7 @@ void Run(const ExportArguments& options) {
 void AddExport(CLI::App& app) {
   CLI::App* verb = AddVerb(
       app, "export", "Write a model for PyTorch, or for linnet with bf16 or int8 weights",
-      R"(Give one of the two options. With --precision: a linnet model with its weight matrices in f32,
+      R"(Give either --precision or --format. With --precision: a linnet model with its weight matrices in f32,
 bf16 or int8 (one scale per output). With --format, for Python:
   pth          a state_dict for torch.load(FILE), under fast-transformers' names
   safetensors  the same for safetensors.torch.load_file(FILE); it also contains the model's

@@ -96,7 +96,7 @@ void AddGenerate(CLI::App& app) {
   AddModelArgument(verb, options->model);
   AddOption(
       verb, "-p,--prompt", options->prompt, "TEXT",
-      "Beginning of the text; @FILE: the content of FILE; -: standard input; without: nothing");
+      "Beginning of the text; @FILE: the content of FILE; -: standard input (default: empty)");
   AddOption(verb, "-n,--max-tokens", options->how.tokens, "N", "Maximum number of tokens to write",
             Between(1, 1e9));
   // The name of --max-tokens in version 0.1.

@@ -174,7 +174,8 @@ void Print(const ImportArguments& options, const ReferenceModel& model, bool des
               << "\n";
   }
   if (model.adds_special_tokens()) {
-    std::cout << "  special tokens: none in the file; linnet's are added but never sampled\n";
+    std::cout
+        << "  special tokens: none in the file; linnet adds its own, which are never sampled\n";
   }
   if (first_value == "uniform") {
     std::cout << "  the first byte of a new image: drawn uniformly; --data DIR measures its "
@@ -436,8 +437,8 @@ characters give --characters. docs/from-fast-transformers.md lists the names.)",
             ->type_name("N")
             ->check(CLI::IsMember({1, 3})));
   AddOption(verb, "--data", options->data, "DIR",
-            "Folder of a data set; samples begin with a byte drawn from its training images' first "
-            "bytes");
+            "Folder of an image data set; the first byte of samples is drawn as in its training "
+            "images");
   AddOption(verb, "--dataset", options->dataset, "NAME",
             "Name of an image data set (default: detected from its files)");
   AddJsonFlag(verb, options->json);

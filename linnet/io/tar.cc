@@ -37,7 +37,7 @@ uint64_t Checksum(std::span<const uint8_t> header) {
 }
 
 bool Contains(std::span<const uint8_t> content, std::string_view text) {
-  return !std::ranges::search(content, text).empty();
+  return std::search(content.begin(), content.end(), text.begin(), text.end()) != content.end();
 }
 
 }  // namespace

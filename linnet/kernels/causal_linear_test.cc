@@ -284,8 +284,9 @@ TEST_P(CausalLinear, Bf16IsFp32RoundedAtTheEnds) {
     }
     return y;
   };
-  for (auto [length, heads, d, m] : std::vector<std::array<size_t, 4>>{
+  for (const auto& size : std::vector<std::array<size_t, 4>>{
            {1, 1, 1, 1}, {70, 2, 5, 7}, {33, 1, 32, 16}, {300, 3, 20, 24}}) {
+    const size_t length = size[0], heads = size[1], d = size[2], m = size[3];
     for (bool normalize : {false, true}) {
       const CausalLinearShape shape{2, length, heads, d, m};
       const CausalLinearOptions options{FeatureMap::kElu, normalize, 1e-6f};

@@ -87,14 +87,9 @@ LINNET_SUITE_ON_EACH_ISA(LinearSteps);
 // Mixes steps, folds and prefixes, for sequences at different positions.
 TEST_P(LinearSteps, MatchTheReferenceOverRaggedShapes) {
   constexpr size_t kBatch = 3, kHeads = 2;
-  for (auto [f, m] : {std::pair<size_t, size_t>{1, 1},
-                      {5, 7},
-                      {16, 20},
-                      {32, 32},
-                      {33, 17},
-                      {40, 65},
-                      {70, 48},
-                      {150, 5}}) {
+  for (const auto& size : std::vector<std::array<size_t, 2>>{
+           {1, 1}, {5, 7}, {16, 20}, {32, 32}, {33, 17}, {40, 65}, {70, 48}, {150, 5}}) {
+    const size_t f = size[0], m = size[1];
     for (const CausalLinearOptions& options :
          {CausalLinearOptions{FeatureMap::kElu, true, 1e-6f},
           CausalLinearOptions{FeatureMap::kIdentity, false, 0}}) {

@@ -23,13 +23,19 @@ LINNET_SUITE_ON_EACH_ISA(SoftmaxSteps);
 void ExpectSteps(size_t window, size_t readers) {
   constexpr size_t kBatch = 2, kGroups = 2;
   const size_t heads = kGroups * readers;
-  for (auto [d, m, length, sharp] : {std::tuple<size_t, size_t, size_t, float>{1, 1, 3, 1},
-                                     {5, 7, 9, 1},
-                                     {16, 20, 33, 1},
-                                     {32, 32, 70, 1},
-                                     {33, 17, 21, 8},
-                                     {40, 65, 18, 1},
-                                     {64, 128, 17, 30}}) {
+  struct Case {
+    size_t d, m, length;
+    float sharp;
+  };
+  for (const Case& one : {Case{1, 1, 3, 1},
+                          {5, 7, 9, 1},
+                          {16, 20, 33, 1},
+                          {32, 32, 70, 1},
+                          {33, 17, 21, 8},
+                          {40, 65, 18, 1},
+                          {64, 128, 17, 30}}) {
+    const size_t d = one.d, m = one.m, length = one.length;
+    const float sharp = one.sharp;
     const SoftmaxStepShape shape{heads, d, m, window > 0 ? window : length + 3, readers};
     const float scale = 1 / std::sqrt(static_cast<float>(d));
     const size_t stride = kGroups * shape.HeadFloats() + 16;

@@ -87,7 +87,8 @@ Counted DropPadding(const Tensor& q, const Tensor& k, const Tensor& v, const Mas
 Tensor DropBehind(const Tensor& x, const Tensor& lengths) {
   if (!lengths.defined()) return x;
   // Fills with 0 instead of multiplying, because padding may hold NaN.
-  return x.masked_fill(Below(lengths, x.size(1)).logical_not().view({x.size(0), -1, 1, 1}), 0);
+  return x.masked_fill(Below(lengths, x.size(1)).logical_not().view({x.size(0), x.size(1), 1, 1}),
+                       0);
 }
 
 Tensor DropQueries(const Tensor& out, const Mask& mask) {

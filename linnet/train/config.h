@@ -169,7 +169,7 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
         "rank of a low-rank projection: for gla, of the decay; for rwkv7, of the output gate",
         c.gate_rank);
   visit("key_heads", "",
-        "number of shared heads, a divisor of --heads; 0: no sharing. gated-delta-net, "
+        "number of heads of keys, a divisor of --heads; 0: --heads. gated-delta-net, "
         "gated-delta-product, kda and ssd share queries and keys; full, gla and retention keys and "
         "values",
         c.key_heads);
@@ -192,7 +192,7 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("query_dim", "", "query and key size per head; 0: --d-model / --heads", c.query_dim);
   visit("value_dim", "", "value size per head; 0: --d-model / --heads", c.value_dim);
   visit("feed_forward", "",
-        "feed-forward blocks: mlp, gated (SwiGLU: silu(gate x) * x, no biases), shifted (RWKV's: "
+        "feed-forward blocks: mlp, gated (SwiGLU: silu(A x) * (B x), no biases), shifted (RWKV's: "
         "squared relu after a token shift, no biases) or none",
         c.feed_forward);
   visit("activation", "", "activation of mlp blocks: gelu or relu", c.activation);
@@ -212,20 +212,24 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("mixtures", "images", "components of the mixture of logistics", c.mixtures);
   visit("positions", "images",
         "position encoding: sequence (index), grid (also row and column) or none", c.positions);
-  visit("positions", "text couplet copy recall",
-        "position encoding: sequence (index) or none; recurrences and --rotary do not need one",
-        c.positions);
+  visit(
+      "positions", "text couplet copy recall",
+      "position encoding: sequence (index) or none; with decays, delta rules or --rotary it is not "
+      "needed",
+      c.positions);
   visit("pixel_above", "images", "also give the network the byte above the predicted one",
         c.pixel_above);
   visit("stem", "images",
-        "channels of two masked convolutions over the bytes above and before; 0: none", c.stem);
+        "channels of two masked convolutions over the bytes above and to the left of the predicted "
+        "one; 0: none",
+        c.stem);
   visit("data", "images", "folder that holds the data set; required", c.data);
   visit("data", "text", "file with the text; required", c.data);
   visit("unit", "text", "token unit: byte, character, or token of a --tokenizer", c.unit);
   visit("tokenizer", "text", "for --unit token: a tokenizer.json with a byte-pair vocabulary",
         c.tokenizer);
   visit("characters", "text couplet",
-        "size of the vocabulary, which holds the most frequent characters", c.characters);
+        "size of a vocabulary of characters, which holds the most frequent ones", c.characters);
   visit("min_count", "text couplet", "characters seen fewer than N times become unknown",
         c.min_count);
   visit("context", "text", "tokens per training window", c.context);
@@ -235,11 +239,14 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("tied", "text couplet", "tie the weights of embedding and head", c.tied);
   visit("head_bias", "text couplet", "biases of the head", c.head_bias);
   visit("data", "couplet",
-        "folder with train/, and valid/ or test/ (in.txt and out.txt in each); required", c.data);
+        "folder with train/ and, if there is one, valid/ (in.txt and out.txt in each); without "
+        "valid/, "
+        "one training pair in 30 is held out; required",
+        c.data);
   visit("max_length", "couplet", "maximum tokens of a couplet", c.max_length);
   visit("validation_pairs", "couplet", "number of validation pairs; 0: all", c.validation_pairs);
   visit("other_lengths", "couplet",
-        "share of updates on truncated and on joined couplets, so that the model learns lengths "
+        "share of updates whose couplets are truncated or joined, so that the model learns lengths "
         "that the data do not have",
         c.other_lengths);
   visit("network", "couplet",
@@ -248,18 +255,20 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("data", "speech",
         "AN4's folder, or a manifest with one JSON object per line (docs/speech.md); required",
         c.data);
-  visit("validation", "speech",
-        "manifest for validation; not for AN4, where eight training speakers are held out",
-        c.validation);
+  visit(
+      "validation", "speech",
+      "manifest for validation, required with a manifest; in AN4, eight training speakers are held "
+      "out",
+      c.validation);
   visit("dictionary", "speech", "words and their phones, in CMUdict's format; not for AN4",
         c.dictionary);
   visit("network", "speech", "transformer, or lstm (bidirectional, --d-model units per direction)",
         c.network);
   visit("bands", "speech", "bands of the mel filterbank", c.bands);
-  visit("stack", "speech", "width of a position's window, in frames of 10 ms", c.stack);
+  visit("stack", "speech", "frames that a position of the network sees, one every 10 ms", c.stack);
   visit("stride", "speech", "frames from one position to the next", c.stride);
   visit("lookahead", "speech",
-        "frames of the --stack window that lie after the position's own --stride frames",
+        "how many of the --stack frames come after the position's own --stride frames",
         c.lookahead);
   visit("normalize", "speech",
         "statistics that normalize bands to mean 0, deviation 1: utterance or corpus", c.normalize);
@@ -275,12 +284,13 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("time_mask_share", "speech",
         "SpecAugment: maximum width of a range of frames, as a share of the utterance",
         c.time_mask_share);
-  visit("dataset", "images", "name of the data set; empty: detected from its files", c.dataset);
+  visit("dataset", "images",
+        "name of the data set, mnist or cifar10; empty: detected from its files", c.dataset);
   visit("train_images", "images", "number of training images; 0: all", c.train_images);
   visit("validation_images", "images", "number of test-set images used for validation; 0: all",
         c.validation_images);
-  visit("max_length", "copy", "sequences are shorter than N tokens", c.max_length);
-  visit("max_length", "recall", "length of a sequence, in tokens: 4 for each key-value pair",
+  visit("max_length", "copy", "the part to copy has fewer than N tokens", c.max_length);
+  visit("max_length", "recall", "length of every sequence, in tokens: 4 for each key-value pair",
         c.max_length);
   visit("symbols", "copy", "number of different tokens to copy", c.symbols);
   visit("symbols", "recall", "number of different keys, and of different values", c.symbols);
@@ -291,9 +301,10 @@ template <typename Config, typename Visit>
 void VisitUpdateFields(Config& c, const Visit& visit) {
   visit("batch", "", "sequences per update", c.batch);
   visit("accumulate", "", "process each batch in N parts, for less memory", c.accumulate);
-  visit("steps", "", "number of updates; 0: as many as --epochs gives, for tasks with a data set",
+  visit("steps", "", "number of updates; 0: as many as --epochs gives, in tasks that have it",
         c.steps);
-  visit("epochs", "images text couplet speech", "passes over the training data", c.epochs);
+  visit("epochs", "images text couplet speech", "passes over the training data, instead of --steps",
+        c.epochs);
   visit("optimizer", "", "optimizer: radam or adam", c.optimizer);
   visit("beta2", "", "optimizer: decay of the average of squared gradients", c.beta2);
   visit("lr", "", "learning rate", c.lr);
@@ -330,7 +341,11 @@ void VisitUpdateFields(Config& c, const Visit& visit) {
 template <typename Config, typename Visit>
 void VisitRunFields(Config& c, const Visit& visit) {
   visit("seed", "", "random seed of weights, data order and dropout", c.seed);
-  visit("init", "", "model with the initial weights; its mixer may differ", c.init);
+  visit("init", "",
+        "model file with the initial weights, of the same network; only its mixer may differ, if "
+        "that "
+        "has the same weights (else: linnet linearize)",
+        c.init);
   visit("out", "", "folder for checkpoints, metrics.jsonl and config.json; required", c.out);
   visit("device", "", "cpu, or cuda if this libtorch supports it", c.device);
   visit("cuda_graph", "images", "replay updates as a CUDA graph; faster for small models on a GPU",

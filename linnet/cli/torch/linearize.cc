@@ -198,9 +198,9 @@ void AddLinearize(CLI::App& root, int& exit_code) {
 2. Match: each new attention learns the outputs of the one it replaces, all layers at the same
    time. The result is OUT/matched.safetensors.
 3. Train: the whole network is trained. The result is OUT/model.safetensors.
-Settings whose default is not given above are those of FOLDER/config.json, without its warm-up,
---lr-drop-at and --lr-patience. Runs on the CPU. The command prints the validation after
-each step and the error of each layer's attention, and writes them to OUT/linearize.json.
+Other settings are those of FOLDER/config.json, except --lr-warmup, --lr-drop-at and --lr-patience,
+which are 0. Runs on the CPU. The command prints the validation of the given model and after each
+step, and the error of each layer's attention, and writes them to OUT/linearize.json.
 
 Example:
   linnet linearize runs/softmax --to gated-delta-net --out runs/gated
