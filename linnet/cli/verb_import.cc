@@ -417,8 +417,7 @@ characters give --characters. docs/from-fast-transformers.md lists the names.)",
                        "Layer norms before attention and feed-forward (not in fast-transformers)"));
   about(verb->add_option("--characters", options->characters,
                          "UTF-8 text; its distinct characters, in order of appearance, are the "
-                         "vocabulary (after linnet's 3 "
-                         "special tokens, if the model has them)")
+                         "vocabulary (after linnet's 3 special tokens, if the model has them)")
             ->type_name("FILE"));
   about(verb->add_option("--context", choices.context,
                          "Training length of a model without a position table, in tokens")

@@ -359,9 +359,7 @@ class Pickle::Machine {
   }
 
   void CheckExtent(const PickledTensor& tensor) const {
-    const auto wrong = [&] {
-      return Malformed("has a tensor that has a tensor that extends beyond its storage");
-    };
+    const auto wrong = [&] { return Malformed("has a tensor that extends beyond its storage"); };
     int64_t numel = 1, last = tensor.offset;  // last: the largest index in the storage
     bool empty = false;
     for (size_t i = 0; i < tensor.shape.size(); ++i) {

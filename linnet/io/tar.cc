@@ -69,7 +69,7 @@ std::vector<TarFile> ReadTar(std::span<const uint8_t> archive, const std::string
     const std::span<const uint8_t> content = archive.subspan(at, size);
     if (header[156] == 'L' || (header[156] == 'x' && Contains(content, " path="))) {
       throw InputError(label,
-                       ": has names of more than 255 bytes, which linnet does not read; "
+                       ": has names that do not fit into a header, which linnet does not read; "
                        "unpack it with tar");
     }
     if (header[156] == '0' || header[156] == 0) files.push_back({name, content});

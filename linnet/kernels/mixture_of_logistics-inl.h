@@ -29,7 +29,7 @@ HWY_INLINE LogisticBins LogisticBin(uint8_t byte, Vec mean, Vec log_scale) {
   const Vec half_bin = hn::Set(d, 1.0f / 255);
   const Vec center = hn::Sub(hn::Set(d, static_cast<float>(byte) * (2.0f / 255) - 1.0f), mean);
   // The upper bound only keeps the bin width above zero.
-  const Vec low = hn::Set(d, kMinLogScale), high = hn::Set(d, 80.0f);
+  const Vec low = hn::Set(d, kMinLogScale), high = hn::Set(d, kMaxLogScale);
   const auto clamped = hn::Lt(log_scale, low);
   const Vec inverse = hn::Exp(d, hn::Neg(hn::Min(high, hn::Max(low, log_scale))));
   const Vec plus = hn::Mul(hn::Add(center, half_bin), inverse);

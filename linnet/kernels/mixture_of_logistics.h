@@ -24,7 +24,7 @@
 namespace linnet::kernels {
 
 inline constexpr size_t kMaxMixtures = 1024;
-inline constexpr float kMinLogScale = -7.0f;
+inline constexpr float kMinLogScale = -7.0f, kMaxLogScale = 80.0f;
 
 struct MixtureOfLogisticsResult {
   float* nats = nullptr;  // [rows]: -ln P(byte)

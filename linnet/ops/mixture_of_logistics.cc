@@ -14,7 +14,7 @@ using torch::Tensor;
 
 Tensor Plain(const Tensor& logits, const Tensor& bytes) {
   const std::vector<Tensor> parts = logits.chunk(3, -1);
-  const Tensor log_scale = parts[2].clamp_min(-7);
+  const Tensor log_scale = parts[2].clamp(kernels::kMinLogScale, kernels::kMaxLogScale);
   const Tensor byte = bytes.unsqueeze(-1);
   const Tensor centered = byte.to(logits.dtype()) / 127.5 - 1 - parts[1];
   const Tensor inverse_scale = torch::exp(-log_scale);
@@ -24,7 +24,7 @@ Tensor Plain(const Tensor& logits, const Tensor& bytes) {
   // which loses no precision in the tails.
   Tensor log_mass = torch::log(-torch::expm1(-2.0 / 255 * inverse_scale)) -
                     torch::softplus(-upper) - torch::softplus(lower);
-  log_mass = torch::where(byte == 0, upper - torch::softplus(upper), log_mass);
+  log_mass = torch::where(byte == 0, -torch::softplus(-upper), log_mass);
   log_mass = torch::where(byte == 255, -torch::softplus(lower), log_mass);
   return -torch::logsumexp(log_mass + torch::log_softmax(parts[0], -1), -1);
 }
