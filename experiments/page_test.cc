@@ -29,6 +29,8 @@ TEST(Render, Values) {
   EXPECT_EQ(Page("{{name}}, {{{name}}}", values), "a ? ?b?, a | <b>\n");
   EXPECT_EQ(Page("{{many}} {{few}} {{real}} {{none}} {{deep.er.est}}", values),
             "12,345 12 2.00 – found\n");
+  EXPECT_EQ(Page("{{a.last.1}} {{b.last}}", {{"a", {{1, 2}, {3, 4}}}, {"b", json::array()}}),
+            "4 –\n");
   EXPECT_EQ(Page("{{many|count}} {{few|bytes}} {{real|percent}} {{real|%.2e}} {{few|threads}} "
                  "{{none|count}}",
                  values),

@@ -280,6 +280,7 @@ TEST_F(DownloadTest, TriesMirrorsInOrder) {
     if (request.path.starts_with("/404/")) return Reply{Head("404 Not Found", Length(3)) + "no!"};
     if (request.path.starts_with("/500/")) return Reply{Head("500 Oh", Length(0))};
     if (request.path.starts_with("/203/")) return Reply{Head("203 Changed", Length(2)) + "no"};
+    if (request.path.starts_with("/204/")) return Reply{Head("204 No Content")};
     if (request.path.starts_with("/closed/")) return Reply{};
     if (request.path.starts_with("/other/")) return Whole(std::string(content_.size(), 'x'));
     if (request.path.starts_with("/longer/")) return Whole(content_ + "x");
@@ -297,6 +298,7 @@ TEST_F(DownloadTest, TriesMirrorsInOrder) {
       {"404", "HTTP status 404"},
       {"500", "HTTP status 500"},
       {"203", "HTTP status 203"},
+      {"204", "HTTP status 204"},
       {"closed", "Empty reply"},
       {"other", "SHA-256"},
       {"longer", "offers a file of 50001 bytes, not of 50000"},

@@ -196,6 +196,12 @@ TEST(SequenceModel, DropoutActsInTrainingOnly) {
 
 // Recompute() runs its body once in the forward and once in the backward pass, with the same random
 // numbers, and gives the same gradients as the body alone.
+TEST(Mask, EmptyBatchesMayHaveLengths) {
+  const Tensor none = torch::zeros({0, 3, 2, 4});
+  const Mask mask{.query_lengths = torch::zeros({0}, torch::kInt64)};
+  EXPECT_EQ(DropQueries(none, mask).sizes(), none.sizes());
+}
+
 TEST(Recompute, RunsItsBodyTwice) {
   torch::manual_seed(9);
   const Tensor x = torch::randn({5, 4}).requires_grad_(), w = torch::randn({4, 4}).requires_grad_();

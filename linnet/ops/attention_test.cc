@@ -64,7 +64,9 @@ TEST(LinearAttention, RefusesInvalidArguments) {
   EXPECT_THROW(LinearAttention(q, k.to(torch::kDouble), v), Error);
   EXPECT_THROW(LinearAttention(q, k, v, torch::tensor({3, 4}, torch::kInt32)), Error);
   EXPECT_THROW(LinearAttention(q, k, v, torch::tensor({int64_t{3}})), Error);
-  EXPECT_NO_THROW(LinearAttention(q, k, v, torch::tensor({int64_t{3}, int64_t{4}})));
+  const Tensor lengths = torch::tensor({int64_t{3}, int64_t{4}});
+  EXPECT_THROW(LinearAttention(q, k, v, lengths.to(torch::kMeta)), Error);  // another device
+  EXPECT_NO_THROW(LinearAttention(q, k, v, lengths));
 }
 
 // The bf16 kernels read and write bf16 and add in fp32: they match fp32 up to bf16 rounding.
