@@ -92,6 +92,15 @@ TEST(MixtureOfLogistics, FusedEqualsPlain) {
     return Tensors{MixtureOfLogisticsNats(t[0], bytes)};
   };
   ExpectFusedEqualsPlain(operation, {Random({3, 70, 30})}, 1e-5);
+  // Far in the tails of narrow components, and with a very wide one.
+  const Tensor far = torch::tensor({{-2.0, -6.9}, {3.0, -6.9}, {1.0, -9.0}, {0.1, 70.0}});
+  const Tensor byte = torch::tensor({int64_t{200}, int64_t{3}, int64_t{0}, int64_t{17}});
+  ExpectFusedEqualsPlain(
+      [&](const Tensors& t) {
+        const Tensor logits = torch::cat({torch::zeros_like(t[0].narrow(1, 0, 1)), t[0]}, 1);
+        return Tensors{MixtureOfLogisticsNats(logits, byte)};
+      },
+      {far}, 1e-5);
   const Tensor two = torch::tensor({int64_t{0}, int64_t{100}, int64_t{255}});
   ExpectGradientsMatchDifferences(
       [&](const Tensors& t) { return Tensors{MixtureOfLogisticsNats(t[0], two)}; },
