@@ -53,6 +53,11 @@ def has(program):
     return (BIN / program).exists()
 
 
+def has_bf16_products():
+    """Whether this processor can train in bf16."""
+    return "avx512_bf16" in pathlib.Path("/proc/cpuinfo").read_text()
+
+
 class Case(unittest.TestCase):
     """Runs `linnet reproduce COMMAND...` in the temporary folder `dir`, which has an empty folder `out`."""
     COMMAND = ()
