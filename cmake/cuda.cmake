@@ -6,6 +6,8 @@ set_property(CACHE LINNET_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(reason "")
 if(LINNET_CUDA AND LINNET_SANITIZE)
   set(reason "sanitizers do not support CUDA")
+elseif(LINNET_CUDA AND EMSCRIPTEN)
+  set(reason "browsers do not support CUDA")
 elseif(LINNET_CUDA)
   if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX})
     find_program(LINNET_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda

@@ -75,6 +75,17 @@ function(linnet_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name} ${arg_ARGS} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
   set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" ENVIRONMENT "${arg_ENV}" TIMEOUT 600)
+  if("torch" IN_LIST arg_LABELS)
+    linnet_one_processor(${name})
+  endif()
+endfunction()
+
+# linnet_one_processor(TEST ...)
+#   Lets ctest run each of these tests on one processor of its own. Threads of several tests that run beside each other
+#   otherwise wait for each other at barriers: runtime_conformance_test takes 126 seconds on one of two processors, and
+#   took 290 beside another test on both.
+function(linnet_one_processor)
+  set_tests_properties(${ARGN} PROPERTIES PROCESSOR_AFFINITY ON)
 endfunction()
 
 # linnet_embed_pages(VARIABLE NAMESPACE)

@@ -41,6 +41,23 @@ LINNET_API std::vector<uint8_t> SampleImages(Engine& engine, size_t count,
 LINNET_API std::vector<uint8_t> CompleteImages(Engine& engine, std::span<const uint8_t> images,
                                                size_t known, const SampleOptions& options = {});
 
+// For programs that show an image while it is drawn: one byte at a time, with an engine's Step().
+//
+//   std::vector<uint8_t> image = {DrawByte(model, {}, 0, 0, options)};
+//   while (image.size() < bytes) {
+//     engine.Step(state, std::array<int32_t, 1>{image.back()}, outputs);
+//     image.push_back(DrawByte(model, outputs, 0, image.size(), options));
+//   }
+//
+// Draws byte `position` of an image: from the outputs [output_size] after the byte before it, or
+// from Model::first_value() at position 0. Image `image` gets the same bytes from the same outputs
+// as with SampleImages(). Throws InputError for a model of another task.
+LINNET_API uint8_t DrawByte(const Model& model, std::span<const float> outputs, size_t image,
+                            size_t position, const SampleOptions& options = {});
+// -ln p of a byte, where p is its probability given the bytes before it. Arguments as of DrawByte.
+LINNET_API double ByteNats(const Model& model, std::span<const float> outputs, uint8_t byte,
+                           size_t position);
+
 struct BitsPerDimResult {
   double mean = 0;            // bits per predicted byte, mean over all images
   std::vector<double> image;  // bits per predicted byte of each image

@@ -337,6 +337,18 @@ LINNET_API int linnet_sample_images(linnet_engine* engine, size_t count,
 LINNET_API int linnet_complete_images(linnet_engine* engine, const uint8_t* images, size_t count,
                                       size_t known, const linnet_image_options* options,
                                       uint8_t* pixels);
+/* For programs that show an image while it is drawn. Draws byte `position` of image `image`, from
+ * the outputs of linnet_step() for the byte before it; at position 0, outputs is NULL. The image
+ * gets the same bytes from the same outputs as with linnet_sample_images(). Of the options, batch
+ * and progress do not apply. LINNET_ERROR_INPUT: not an image model, a position outside the image,
+ * or an option out of range. */
+LINNET_API int linnet_draw_byte(const linnet_model* model, const float* outputs, size_t image,
+                                size_t position, const linnet_image_options* options,
+                                uint8_t* byte);
+/* -log p of a byte, in nats, where p is its probability given the bytes before it. Arguments and
+ * errors as for linnet_draw_byte(). */
+LINNET_API int linnet_byte_nats(const linnet_model* model, const float* outputs, uint8_t byte,
+                                size_t position, double* nats);
 /* Bits per byte of `count` >= 1 images: the mean of -log2 p over all bytes of an image except the
  * first, with p the probability of a byte given all bytes before it. *mean: the mean over all
  * images. each [count]: the value of every image, or NULL. Of the options, only batch and progress

@@ -37,10 +37,14 @@ bool AwaitChange(const std::atomic<uint32_t>& value, uint32_t old) {
 }  // namespace
 
 int ThreadPool::AvailableProcessors() {
+#ifdef __EMSCRIPTEN__
+  return 1;  // modules without threads
+#else
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
   return std::max(1u, std::thread::hardware_concurrency());
+#endif
 }
 
 ThreadPool::ThreadPool(int threads) : size_(threads > 0 ? threads : AvailableProcessors()) {

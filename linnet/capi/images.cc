@@ -22,25 +22,35 @@ constexpr linnet_image_options kImageOptions = {.size = sizeof(linnet_image_opti
                                                 .progress = nullptr,
                                                 .progress_data = nullptr};
 
+SampleOptions Converted(const linnet_image_options* options) {
+  const linnet_image_options given = Read(options, kImageOptions, "linnet_image_options");
+  std::function<void(size_t, size_t)> progress;
+  if (given.progress != nullptr) {
+    progress = [call = given.progress, data = given.progress_data](size_t done, size_t total) {
+      if (call(data, done, total) != 0) throw Cancelled();
+    };
+  }
+  return {.seed = given.seed,
+          .first_stream = given.first_stream,
+          .temperature = given.temperature,
+          .reference_scale = given.reference_scale != 0,
+          .batch = given.batch,
+          .progress = std::move(progress)};
+}
+
 // Calls body(engine, options) with a caller's options converted to SampleOptions.
 template <class Body>
 int WithOptions(linnet_engine* engine, const linnet_image_options* options, const Body& body) {
   return StatusOf([&] {
-    const linnet_image_options given = Read(options, kImageOptions, "linnet_image_options");
-    std::function<void(size_t, size_t)> progress;
-    if (given.progress != nullptr) {
-      progress = [&given](size_t done, size_t total) {
-        if (given.progress(given.progress_data, done, total) != 0) throw Cancelled();
-      };
-    }
-    body(Given(engine, "the engine").engine,
-         SampleOptions{.seed = given.seed,
-                       .first_stream = given.first_stream,
-                       .temperature = given.temperature,
-                       .reference_scale = given.reference_scale != 0,
-                       .batch = given.batch,
-                       .progress = std::move(progress)});
+    const SampleOptions converted = Converted(options);
+    body(Given(engine, "the engine").engine, converted);
   });
+}
+
+// A caller's outputs before byte `position` of an image; there are none at position 0.
+std::span<const float> Outputs(const Model& model, const float* outputs, size_t position) {
+  if (position == 0) return {};
+  return Array(outputs, static_cast<size_t>(model.spec().OutputSize()), "outputs");
 }
 
 // A caller's `count` images. Throws InputError unless the engine's model is one of images.
@@ -82,6 +92,24 @@ int linnet_complete_images(linnet_engine* engine, const uint8_t* images, size_t 
     const std::vector<uint8_t> drawn =
         linnet::CompleteImages(runs, Images(runs, images, count), known, own);
     std::copy(drawn.begin(), drawn.end(), pixels);
+  });
+}
+
+int linnet_draw_byte(const linnet_model* model, const float* outputs, size_t image, size_t position,
+                     const linnet_image_options* options, uint8_t* byte) {
+  return StatusOf([&] {
+    const linnet::Model& drawn = *Given(model, "the model").model;
+    Given(byte, "the byte") = linnet::DrawByte(drawn, Outputs(drawn, outputs, position), image,
+                                               position, Converted(options));
+  });
+}
+
+int linnet_byte_nats(const linnet_model* model, const float* outputs, uint8_t byte, size_t position,
+                     double* nats) {
+  return StatusOf([&] {
+    const linnet::Model& read = *Given(model, "the model").model;
+    Given(nats, "nats") =
+        linnet::ByteNats(read, Outputs(read, outputs, position), byte, position);
   });
 }
 

@@ -241,7 +241,7 @@ void WriteFileAtomically(const std::string& path, std::span<const std::byte> byt
 }
 
 void WriteFileAtomically(const std::string& path, std::string_view text) {
-  WriteFileAtomically(path, std::as_bytes(std::span(text)));
+  WriteFileAtomically(path, std::as_bytes(std::span(text.data(), text.size())));
 }
 
 }  // namespace linnet

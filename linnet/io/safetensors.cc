@@ -290,7 +290,7 @@ void SafetensorsWriter::Add(const std::string& name, DType dtype, std::span<cons
   tensors_.push_back({name,
                       dtype,
                       {shape.begin(), shape.end()},
-                      {static_cast<const std::byte*>(data), *bytes},
+                      {static_cast<const std::byte*>(data), static_cast<size_t>(*bytes)},
                       ""});
 }
 

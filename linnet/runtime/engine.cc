@@ -311,9 +311,10 @@ void Engine::Impl::CheckPlaces(const StateData& state, const size_t* chosen, siz
     throw InputError(model_->path(), ": the model has ", *most, " positions; ", furthest,
                      " are read and ", length, " more do not fit");
   }
-  constexpr size_t kMost = size_t{1} << 60;
-  if (length > kMost - furthest)
-    throw InputError("the length exceeds 2^60 positions; pass a smaller one");
+  constexpr size_t kMost = SIZE_MAX >> 4;
+  if (length > kMost - furthest) {
+    throw InputError("the length exceeds ", kMost, " positions; pass a smaller one");
+  }
 }
 
 bool Engine::Impl::CheckOutputs(size_t batch, size_t length, std::span<const float> outputs) const {

@@ -243,7 +243,8 @@ void Export(const StateData& state, const Model& model,
   const std::vector<int64_t> positions(state.positions.begin(), state.positions.end());
   const uint64_t checksum =
       Checksum({std::as_bytes(std::span(positions)), std::as_bytes(std::span(state.waiting)),
-                std::as_bytes(std::span(state.data)), std::as_bytes(std::span(state.recent))});
+                std::as_bytes(std::span(state.data.data(), state.data.size())),
+                std::as_bytes(std::span(state.recent))});
   SafetensorsWriter writer;
   writer.SetMetadata(kMetadata,
                      nlohmann::json{{"format", kFormat},
@@ -281,7 +282,7 @@ std::vector<std::byte> State::ToBytes(const Model& model) const {
 void StateData::LoadSequence(const std::string& path, const Model& of, size_t sequence,
                              int64_t position, uint8_t keys) {
   const Model::Packed& packed = of.packed();
-  const auto floats = std::span(data).subspan(sequence * per_sequence(), per_sequence());
+  const std::span<float> floats(data.data() + sequence * per_sequence(), per_sequence());
   size_t begin = 0;
   for (const PackedPart& part : packed.stack.parts) {
     if (part.state == SIZE_MAX) continue;
@@ -356,9 +357,9 @@ StateData Import(const SafetensorsFile& file, const Model& model) {
   const int64_t rows = position.shape.size() == 1 ? position.shape[0] : 0;
   StateData state(model, 0);
   if (about.contains("capacity")) {
-    constexpr size_t kMost = size_t{1} << 40;
+    constexpr uint64_t kMost = std::min<uint64_t>(uint64_t{1} << 40, SIZE_MAX >> 4);
     const auto& capacity = about["capacity"];
-    if (!capacity.is_number_unsigned() || capacity.get<size_t>() > kMost ||
+    if (!capacity.is_number_unsigned() || capacity.get<uint64_t>() > kMost ||
         (state.capacity == 0) != (capacity == 0)) {
       throw InputError(path, ": its capacity does not fit a state of ", model.path());
     }

@@ -111,6 +111,52 @@ static void test_bits_per_dim(void) {
   linnet_engine_free(engine);
 }
 
+/* Byte by byte, image 1 of a seed becomes what linnet_sample_images() draws, and the bits of its
+ * bytes sum to those of linnet_bits_per_dim(). */
+static void test_drawing_bytes(void) {
+  linnet_model* model = linnet_model_open(DIGITS, NULL);
+  linnet_engine* engine = open_engine(DIGITS, 0);
+  linnet_state* state = linnet_state_new(engine, 1);
+  uint8_t* images = (uint8_t*)allocate(2, PIXELS);
+  float* outputs = (float*)allocate(linnet_model_outputs(model), sizeof(float));
+  linnet_image_options options;
+  linnet_image_options_init(&options, sizeof options);
+  options.seed = 5;
+  CHECK_OK(linnet_sample_images(engine, 2, &options, images) == LINNET_OK);
+  uint8_t byte = 255;
+  double nats = 0, bits = 0, want = 0;
+  CHECK_OK(linnet_draw_byte(model, NULL, 1, 0, &options, &byte) == LINNET_OK);
+  CHECK_OK(linnet_byte_nats(model, NULL, byte, 0, &nats) == LINNET_OK);
+  CHECK(nats >= 0);
+  int same = byte == images[PIXELS];
+  for (size_t p = 1; p < PIXELS; ++p) {
+    const int32_t token = byte;
+    CHECK_OK(linnet_step(engine, state, &token, outputs) == LINNET_OK);
+    CHECK_OK(linnet_draw_byte(model, outputs, 1, p, &options, &byte) == LINNET_OK);
+    CHECK_OK(linnet_byte_nats(model, outputs, byte, p, &nats) == LINNET_OK);
+    same += byte == images[PIXELS + p];
+    bits += nats / log(2) / (PIXELS - 1);
+  }
+  CHECK(same == PIXELS);
+  CHECK_OK(linnet_bits_per_dim(engine, images + PIXELS, 1, NULL, &want, NULL) == LINNET_OK);
+  CHECK(fabs(bits - want) < 1e-3);
+
+  STATUS_FAILS(linnet_draw_byte(NULL, outputs, 0, 1, NULL, &byte), "model is NULL");
+  STATUS_FAILS(linnet_draw_byte(model, NULL, 0, 1, NULL, &byte), "outputs is NULL");
+  STATUS_FAILS(linnet_draw_byte(model, outputs, 0, PIXELS, NULL, &byte), "byte 784");
+  STATUS_FAILS(linnet_draw_byte(model, outputs, 0, 1, NULL, NULL), "byte is NULL");
+  STATUS_FAILS(linnet_byte_nats(model, outputs, 0, PIXELS, &nats), "byte 784");
+  STATUS_FAILS(linnet_byte_nats(model, outputs, 0, 1, NULL), "nats is NULL");
+  options.temperature = 0;
+  STATUS_FAILS(linnet_draw_byte(model, outputs, 0, 1, &options, &byte), "temperature");
+  linnet_model* text = linnet_model_open(TEXT, NULL);
+  STATUS_FAILS(linnet_draw_byte(text, NULL, 0, 0, NULL, &byte), "not of images");
+  free(images), free(outputs);
+  linnet_model_free(model), linnet_model_free(text);
+  linnet_state_free(state);
+  linnet_engine_free(engine);
+}
+
 static void test_image_errors(void) {
   linnet_engine *engine = open_engine(IMAGES, 1), *text = open_engine(TEXT, 1);
   uint8_t pixels[PIXELS] = {0};
@@ -394,6 +440,7 @@ int main(void) {
   test_sampling_images();
   test_completing_images();
   test_bits_per_dim();
+  test_drawing_bytes();
   test_image_errors();
   test_writing();
   test_byte_pairs();

@@ -4,11 +4,17 @@
 const shell = {
   words: {
     zh: {
-      theme: '明暗', language: 'English', key: '此服务器需要 API 密钥：', 400: '服务器无法处理这一输入（可能太长，或含有控制字符）。',
+      theme: '明暗', language: 'English', pages: '页面', couplets: '对联',
+      where: '一切都由提供本页的服务器计算，不向别处发送任何内容。', key: '此服务器需要 API 密钥：', 400: '服务器无法处理这一输入（可能太长，或含有控制字符）。',
       401: 'API 密钥不对。', 413: '输入太长。', 429: '服务器正忙，请稍后再试。', 503: '服务器正忙或正在关闭，请稍后再试。',
     },
-    en: { theme: 'Light or dark', language: '中文', key: 'This server requires an API key:' },
+    en: {
+      theme: 'Light or dark', language: '中文', pages: 'Pages', couplets: 'Couplets',
+      where: 'Everything is computed by the server of this page; nothing is sent elsewhere.',
+      key: 'This server requires an API key:',
+    },
   },
+  pages: [['couplet.html', 'couplets']],  // address and word of each page; the first is also './'
   apiKey: null,
   language: 'zh',
 
@@ -24,6 +30,14 @@ const shell = {
     for (const language of ['zh', 'en']) Object.assign(this.words[language], words[language]);
     const kept = this.recall('language');
     this.language = kept || (navigator.language.startsWith('zh') ? 'zh' : 'en');
+    const file = location.pathname.split('/').pop() || this.pages[0][0];
+    document.querySelector('nav').replaceChildren(...this.pages.map(([address, word], i) => {
+      const link = document.createElement('a');
+      link.href = i === 0 ? './' : address;
+      link.dataset.text = word;
+      if (address === file) link.setAttribute('aria-current', 'page');
+      return link;
+    }));
     const theme = this.recall('theme');
     if (theme) document.documentElement.dataset.theme = theme;
     document.getElementById('language').addEventListener('click', () => {
@@ -48,7 +62,7 @@ const shell = {
     }
     for (const element of document.querySelectorAll('[data-label]')) {
       element.setAttribute('aria-label', this.text(element.dataset.label));
-      element.title = this.text(element.dataset.label);
+      if (element.tagName === 'BUTTON') element.title = this.text(element.dataset.label);
     }
     document.title = this.text('title');
     document.dispatchEvent(new Event('language'));

@@ -57,6 +57,24 @@ uint8_t DrawFirst(std::span<const float> probability, float u) {
   return static_cast<uint8_t>(last);
 }
 
+uint8_t DrawNext(std::span<const float> outputs, Philox draws, const SampleOptions& options) {
+  const float u_mixture = draws.Uniform(), u_value = draws.Uniform();
+  return kernels::SampleMixtureOfLogistics(outputs.size() / 3, outputs.data(), u_mixture, u_value,
+                                           {options.temperature, options.reference_scale});
+}
+
+// Throws InputError unless these can be a model's outputs before byte `position` of an image.
+void CheckOutputs(const Model& model, std::span<const float> outputs, size_t position) {
+  if (position >= Pixels(model)) {
+    throw InputError("byte ", position, " of an image of ", Pixels(model), " bytes");
+  }
+  const size_t wanted = position == 0 ? 0 : static_cast<size_t>(model.spec().OutputSize());
+  if (outputs.size() != wanted) {
+    throw InputError("byte ", position, " is drawn from ", wanted, " outputs; got ",
+                     outputs.size());
+  }
+}
+
 // Divides `total` images into batches. Calls body(first, count) for each batch, then
 // options.progress.
 template <class Body>
@@ -87,9 +105,12 @@ class EngineGenerator final : public Generator {
 
   void Draw(std::span<uint8_t> images, size_t known, const LogisticsDraws& draws) override {
     const size_t pixels = Pixels(model()), count = images.size() / pixels;
-    const size_t outputs = engine_.output_size(), mixtures = outputs / 3;
+    const size_t outputs = engine_.output_size();
     if (known == pixels || count == 0) return;
-    const kernels::LogisticsSamplerOptions sampler{draws.temperature, draws.reference_scale};
+    const SampleOptions options{.seed = draws.seed,
+                                .first_stream = draws.first_stream,
+                                .temperature = draws.temperature,
+                                .reference_scale = draws.reference_scale};
     head_.resize(std::max(head_.size(), count * outputs));
     const std::span<float> out = std::span(head_).first(count * outputs);
     tokens_.resize(count * known);
@@ -103,10 +124,8 @@ class EngineGenerator final : public Generator {
     for (size_t p = known; p < pixels; ++p) {
       const auto draw = [&](size_t begin, size_t end) {
         for (size_t i = begin; i < end; ++i) {
-          Philox numbers(draws.seed, draws.first_stream + i, p);
-          const float u_mixture = numbers.Uniform(), u_value = numbers.Uniform();
-          const uint8_t byte = kernels::SampleMixtureOfLogistics(mixtures, &out[i * outputs],
-                                                                 u_mixture, u_value, sampler);
+          const uint8_t byte =
+              DrawNext(out.subspan(i * outputs, outputs), Draws(options, i, p), options);
           images[i * pixels + p] = byte;
           tokens_[i] = byte;
         }
@@ -181,6 +200,24 @@ std::vector<uint8_t> CompleteImages(Generator& generator, std::span<const uint8_
 std::vector<uint8_t> CompleteImages(Engine& engine, std::span<const uint8_t> images, size_t known,
                                     const SampleOptions& options) {
   return CompleteImages(*MakeGenerator(engine, options.batch), images, known, options);
+}
+
+uint8_t DrawByte(const Model& model, std::span<const float> outputs, size_t image, size_t position,
+                 const SampleOptions& options) {
+  CheckOutputs(model, outputs, position);
+  CheckOptions(options);
+  Philox draws = Draws(options, image, position);
+  if (position == 0) return DrawFirst(model.first_value(), draws.Uniform());
+  return DrawNext(outputs, draws, options);
+}
+
+double ByteNats(const Model& model, std::span<const float> outputs, uint8_t byte, size_t position) {
+  CheckOutputs(model, outputs, position);
+  if (position == 0) return -std::log(static_cast<double>(model.first_value()[byte]));
+  float nats = 0;
+  kernels::MixtureOfLogistics(1, outputs.size() / 3, outputs.data(), &byte, {.nats = &nats},
+                              SerialFor);
+  return nats;
 }
 
 BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,

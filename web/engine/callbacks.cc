@@ -1,0 +1,21 @@
+// Functions of JavaScript as callbacks of the C API. A module of WebAssembly can take the address of
+// an imported function, and linnet.js imports these two; `data` tells it the function to call.
+#include <cstddef>
+
+#include "linnet/linnet.h"
+
+extern "C" {
+
+__attribute__((import_module("linnet"), import_name("progress"))) int linnet_js_progress(
+    void* data, size_t done, size_t total);
+__attribute__((import_module("linnet"), import_name("reader"))) int linnet_js_reader(
+    void* data, const char* text, size_t bytes);
+
+__attribute__((export_name("progress_callback"))) linnet_progress ProgressCallback() {
+  return linnet_js_progress;
+}
+__attribute__((export_name("reader_callback"))) linnet_reader ReaderCallback() {
+  return linnet_js_reader;
+}
+
+}  // extern "C"

@@ -1,0 +1,111 @@
+// Types of linnet.js, which describes the engine. Numbers are checked by the module: calls throw LinnetError.
+
+export type Kind = 'input' | 'runtime' | 'memory' | 'unsupported' | 'internal' | 'cancelled';
+
+export class LinnetError extends Error {
+  readonly kind: Kind;
+}
+
+type Bytes = ArrayBuffer | Uint8Array;
+type Precision = 'f32' | 'bf16' | 'int8';
+
+export interface Sampling {
+  /** 0: the most likely token. Default 1. */
+  temperature?: number;
+  /** In (0, 1]: only the most likely tokens, until their probabilities sum to topP. Default 1. */
+  topP?: number;
+  /** Only the topK most likely tokens. Default 0: all. */
+  topK?: number;
+  /** Default 0. The draws are a function of seed and stream. */
+  seed?: number | bigint;
+  /** Default 0. Streams of one seed are independent. */
+  stream?: number | bigint;
+}
+
+export interface ImageSampling {
+  /** Default 0. */
+  seed?: number | bigint;
+  /** Image i draws from stream firstStream + i of the seed. Default 0. */
+  firstStream?: number | bigint;
+  /** Above 0. Default 1: the trained density. */
+  temperature?: number;
+}
+
+export interface ImageOptions extends ImageSampling {
+  /** Images generated together. Default 64. */
+  batch?: number;
+  /** Called after each batch. Returns false to end the call with a LinnetError of kind 'cancelled'. */
+  progress?(done: number, total: number): boolean | void;
+}
+
+export function load(source: Bytes | Response | WebAssembly.Module | Promise<Bytes | Response>): Promise<Linnet>;
+
+export class Linnet {
+  readonly version: string;
+  open(file: Bytes, options?: {precision?: Precision | null; label?: string}): Model;
+  choose(logits: ArrayLike<number>, draw: number | bigint, options?: Sampling): number;
+}
+
+export interface Couplet {
+  text: string;
+  /** Sum of log p over its characters, in nats. */
+  logProbability: number;
+}
+
+export class Model {
+  readonly task: string;
+  readonly precision: Precision;
+  readonly spec: Record<string, unknown>;
+  readonly training: Record<string, unknown>;
+  readonly parameters: number;
+  /** Number of tokens; 0 for models that read frames. */
+  readonly vocabulary: number;
+  /** Floats that the model returns per position. */
+  readonly outputs: number;
+  /** Maximum length of the training sequences. */
+  readonly positions: number;
+  /** Whether longer sequences are an error. */
+  readonly limited: boolean;
+  readonly stateKind: 'none' | 'constant' | 'cache' | 'tokens';
+  /** Bytes of one sequence's new state. */
+  readonly stateBytes: number;
+  readonly weightBytes: number;
+  /** [height, width, channels]; null for models of other tasks. */
+  readonly imageShape: [number, number, number] | null;
+  readonly imageBytes: number;
+  /** The token that ends a text; -1 for models without text. */
+  readonly end: number;
+  free(): void;
+  newState(batch?: number): State;
+  loadState(bytes: Uint8Array): State;
+  sample(count?: number, options?: ImageOptions): Uint8Array;
+  complete(images: Uint8Array, known: number, options?: ImageOptions): Uint8Array;
+  drawByte(outputs: Float32Array | null, position: number, options?: ImageSampling & {image?: number}): number;
+  byteBits(outputs: Float32Array | null, byte: number, position: number): number;
+  bitsPerDim(images: Uint8Array): Float64Array;
+  encode(text: string, options?: {prompt?: boolean}): Int32Array;
+  decode(tokens: ArrayLike<number>): string;
+  tokenBytes(token: number): Uint8Array;
+  generate(prompt?: string, options?: Sampling & {
+    maxTokens?: number;
+    stop?: string | string[];
+    reader?(piece: string): boolean | void;
+  }): string;
+  couplets(first: string, options?: Sampling & {candidates?: number; beam?: number; freeForm?: boolean}): Couplet[];
+}
+
+export class State {
+  readonly model: Model;
+  readonly batch: number;
+  readonly bytes: number;
+  position(sequence?: number): number;
+  step(tokens: ArrayLike<number>): Float32Array;
+  read(tokens: ArrayLike<number>, options?: {every?: boolean}): Float32Array;
+  copy(): State;
+  fork(copies: number): State;
+  select(sequences: ArrayLike<number>): State;
+  append(other: State): void;
+  reset(): void;
+  save(): Uint8Array;
+  free(): void;
+}

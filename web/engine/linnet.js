@@ -1,0 +1,528 @@
+// linnet in JavaScript: trained models in the browser and in Node, by linnet.wasm.
+//
+//   import {load} from './linnet.js';
+//   const linnet = await load(fetch('linnet.wasm'));
+//   const model = linnet.open(await (await fetch('digits.safetensors')).arrayBuffer(), {precision: 'int8'});
+//   const state = model.newState();
+//   const outputs = state.step([0]);              // the head's outputs for the next byte
+//   const byte = model.drawByte(outputs, 1, {seed: 7});
+//
+// linnet.d.ts has the types. Names and meaning are those of linnet's Python package. Objects own memory of the module:
+// free() returns it; objects that are forgotten return theirs when JavaScript collects them. A call blocks its thread,
+// so pages call from a worker.
+
+const STATUS = ['', 'input', 'runtime', 'memory', 'unsupported', 'internal', 'cancelled'];
+const STATE_KINDS = ['none', 'constant', 'cache', 'tokens'];
+const ENOSYS = 52;  // WASI's errno for a function that does not exist
+
+/** A failure of linnet. `kind`: 'input', 'runtime', 'memory', 'unsupported', 'internal' or 'cancelled'. */
+export class LinnetError extends Error {
+  constructor(kind, message) {
+    super(message);
+    this.name = 'LinnetError';
+    this.kind = kind;
+  }
+}
+
+/** Loads the module: bytes, a Response, a promise of either, or a WebAssembly.Module. */
+export async function load(source) {
+  let given = await source;
+  if (typeof Response !== 'undefined' && given instanceof Response) {
+    if (!given.ok) throw new LinnetError('input', `${given.url}: the server answers ${given.status}`);
+    given = await given.arrayBuffer();
+  }
+  const module = given instanceof WebAssembly.Module ? given : await WebAssembly.compile(given);
+  return Linnet.start(module);
+}
+
+export class Linnet {
+  #calls = new Map();  // callbacks of calls under way, by number
+  #count = 0;
+  #owned = new FinalizationRegistry(release => release());
+
+  static async start(module) {
+    const linnet = new Linnet();
+    const instance = await WebAssembly.instantiate(module, linnet.#imports(module));
+    linnet.c = instance.exports;
+    linnet.c._initialize();
+    return linnet;
+  }
+
+  // The system calls of the C library. Models come from memory, so only messages on stderr need one.
+  #imports(module) {
+    const imports = {
+      linnet: {
+        progress: (call, done, total) => this.#calls.get(call)(done, total),
+        reader: (call, text, bytes) => this.#calls.get(call)(this.bytes(text, bytes)),
+      },
+      env: {emscripten_notify_memory_growth: () => {}},
+      wasi_snapshot_preview1: {
+        clock_time_get: (clock, precision, time) => {
+          new DataView(this.c.memory.buffer).setBigUint64(time, BigInt(Math.round(performance.now() * 1e6)), true);
+          return 0;
+        },
+        proc_exit: code => {
+          throw new LinnetError('internal', `the module ended with code ${code}`);
+        },
+      },
+    };
+    for (const {module: from, name} of WebAssembly.Module.imports(module)) {
+      imports[from] ??= {};
+      imports[from][name] ??= () => ENOSYS;
+    }
+    return imports;
+  }
+
+  get version() {
+    return this.text(this.c.linnet_version());
+  }
+
+  /** Opens a model file: an ArrayBuffer or Uint8Array. */
+  open(file, {precision = null, label = 'model'} = {}) {
+    return new Model(this, file, precision, label);
+  }
+
+  /** Draws a token from logits, with random number `draw` of the seed's stream. */
+  choose(logits, draw, options = {}) {
+    return this.scope(at => {
+      const token = at.room(4);
+      this.check(this.c.linnet_choose(at.floats(logits), logits.length, at.sampling(options), BigInt(draw), token));
+      return new DataView(this.c.memory.buffer).getInt32(token, true);
+    });
+  }
+
+  // For the classes of this file.
+
+  bytes(at, size) {
+    return new Uint8Array(this.c.memory.buffer, at, size);
+  }
+
+  text(at) {
+    const memory = new Uint8Array(this.c.memory.buffer);
+    return new TextDecoder().decode(memory.subarray(at, memory.indexOf(0, at)));
+  }
+
+  error() {
+    return new LinnetError(STATUS[this.c.linnet_last_status()] ?? 'internal', this.text(this.c.linnet_last_error()));
+  }
+
+  check(status) {
+    if (status !== 0) throw this.error();
+  }
+
+  handle(pointer) {
+    if (pointer === 0) throw this.error();
+    return pointer;
+  }
+
+  /** Calls body(arena) and frees what the arena allocated. */
+  scope(body) {
+    const arena = new Arena(this);
+    try {
+      return body(arena);
+    } finally {
+      arena.free();
+    }
+  }
+
+  /** Calls body(number) while `callback` is known to the module by this number. An error in it ends the call. */
+  withCallback(callback, body) {
+    const call = ++this.#count;
+    let failure = null;
+    this.#calls.set(call, (...given) => {
+      try {
+        return callback(...given) === false ? 1 : 0;
+      } catch (error) {
+        failure = error;
+        return 1;
+      }
+    });
+    try {
+      return body(call);
+    } finally {
+      this.#calls.delete(call);
+      if (failure !== null) throw failure;
+    }
+  }
+
+  own(object, release) {
+    this.#owned.register(object, release, object);
+  }
+
+  disown(object) {
+    this.#owned.unregister(object);
+  }
+}
+
+/** Memory of one call. */
+class Arena {
+  #blocks = [];
+
+  constructor(linnet) {
+    this.linnet = linnet;
+  }
+
+  room(bytes) {
+    const at = this.linnet.c.malloc(Math.max(bytes, 1));
+    if (at === 0) throw new LinnetError('memory', `out of memory: ${bytes} bytes`);
+    this.#blocks.push(at);
+    return at;
+  }
+
+  put(array) {
+    const at = this.room(array.byteLength);
+    this.linnet.bytes(at, array.byteLength).set(new Uint8Array(array.buffer, array.byteOffset, array.byteLength));
+    return at;
+  }
+
+  floats(values) {
+    return this.put(values instanceof Float32Array ? values : Float32Array.from(values));
+  }
+
+  integers(values) {
+    return this.put(values instanceof Int32Array ? values : Int32Array.from(values));
+  }
+
+  string(text) {
+    if (text === null) return 0;
+    return this.put(new TextEncoder().encode(`${text}\0`));
+  }
+
+  // Fills a struct of options: [[offset, type, value], ...] after its ..._init() function.
+  options(size, init, fields) {
+    const at = this.room(size);
+    this.linnet.check(init(at, size));
+    const view = new DataView(this.linnet.c.memory.buffer, at, size);
+    for (const [offset, type, value] of fields) {
+      if (value === undefined) continue;
+      if (type === 'u64') view.setBigUint64(offset, BigInt(value), true);
+      if (type === 'u32') view.setUint32(offset, value, true);
+      if (type === 'f32') view.setFloat32(offset, value, true);
+    }
+    return at;
+  }
+
+  sampling({temperature, topP, topK, seed, stream}) {
+    return this.options(32, this.linnet.c.linnet_sampling_init,
+        [[4, 'f32', temperature], [8, 'f32', topP], [12, 'u32', topK], [16, 'u64', seed], [24, 'u64', stream]]);
+  }
+
+  image({seed, firstStream, temperature, batch}, call) {
+    return this.options(48, this.linnet.c.linnet_image_options_init, [
+      [8, 'u64', seed], [16, 'u64', firstStream], [24, 'f32', temperature], [32, 'u32', batch],
+      [36, 'u32', call && this.linnet.c.progress_callback()], [40, 'u32', call],
+    ]);
+  }
+
+  free() {
+    for (const block of this.#blocks) this.linnet.c.free(block);
+  }
+}
+
+/** A trained model and its engine. Made by Linnet.open(). */
+export class Model {
+  constructor(linnet, file, precision, label) {
+    const c = linnet.c;
+    this.linnet = linnet;
+    const bytes = file instanceof Uint8Array ? file : new Uint8Array(file);
+    this.model = linnet.scope(at => linnet.handle(
+        c.linnet_model_open_memory(at.put(bytes), bytes.length, at.string(label), at.string(precision))));
+    this.engine = c.linnet_engine_new(this.model, 1);
+    const {model, engine} = this;
+    linnet.own(this, () => {
+      c.linnet_engine_free(engine);
+      c.linnet_model_free(model);
+    });
+    linnet.handle(engine);
+    const [width, height, channels] = ['width', 'height', 'channels'].map(side => c[`linnet_model_image_${side}`](model));
+    this.task = linnet.text(c.linnet_model_task(model));
+    this.precision = linnet.text(c.linnet_model_precision(model));
+    this.spec = JSON.parse(linnet.text(c.linnet_model_spec(model)));
+    this.training = JSON.parse(linnet.text(c.linnet_model_training(model)) || '{}');
+    this.parameters = Number(c.linnet_model_parameters(model));
+    this.vocabulary = c.linnet_model_vocabulary(model);
+    this.outputs = c.linnet_model_outputs(model);
+    this.positions = c.linnet_model_positions(model);
+    this.limited = c.linnet_model_limited(model) !== 0;
+    this.stateKind = STATE_KINDS[c.linnet_model_state_kind(model)];
+    this.stateBytes = c.linnet_model_state_bytes(model);
+    this.weightBytes = c.linnet_model_weight_bytes(model);
+    this.imageShape = width === 0 ? null : [height, width, channels];
+    this.imageBytes = c.linnet_model_image_bytes(model);
+  }
+
+  free() {
+    this.linnet.disown(this);
+    this.linnet.c.linnet_engine_free(this.engine);
+    this.linnet.c.linnet_model_free(this.model);
+    this.engine = this.model = 0;
+  }
+
+  newState(batch = 1) {
+    return new State(this, this.linnet.handle(this.linnet.c.linnet_state_new(this.engine, batch)));
+  }
+
+  /** A state from the bytes of State.save(). */
+  loadState(bytes) {
+    return new State(this, this.linnet.scope(at => this.linnet.handle(
+        this.linnet.c.linnet_state_load_memory(this.engine, at.put(bytes), bytes.length))));
+  }
+
+  // Images
+
+  /** Draws `count` images: a Uint8Array [count, imageBytes]. */
+  sample(count = 1, options = {}) {
+    return this.#draw(count, options, (at, given, pixels) =>
+      this.linnet.c.linnet_sample_images(this.engine, count, given, pixels));
+  }
+
+  /** Keeps the first `known` bytes of each of the images and draws the others. */
+  complete(images, known, options = {}) {
+    const count = images.length / Math.max(this.imageBytes, 1);
+    if (!Number.isInteger(count)) {
+      throw new LinnetError('input', `${images.length} bytes are not a whole number of images of ${this.imageBytes}`);
+    }
+    return this.#draw(count, options, (at, given, pixels) =>
+      this.linnet.c.linnet_complete_images(this.engine, at.put(images), count, known, given, pixels));
+  }
+
+  #draw(count, options, body) {
+    const {linnet} = this, size = count * this.imageBytes;
+    return linnet.withCallback(options.progress ?? (() => true), call => linnet.scope(at => {
+      const pixels = at.room(size);
+      linnet.check(body(at, at.image(options, call), pixels));
+      return linnet.bytes(pixels, size).slice();
+    }));
+  }
+
+  /** Draws byte `position` of an image from the outputs after the byte before it; null at position 0. */
+  drawByte(outputs, position, {image = 0, ...options} = {}) {
+    const {linnet} = this;
+    return linnet.scope(at => {
+      const byte = at.room(1);
+      linnet.check(linnet.c.linnet_draw_byte(
+          this.model, this.#outputs(at, outputs, position), image, position, at.image(options), byte));
+      return linnet.bytes(byte, 1)[0];
+    });
+  }
+
+  /** -log2 p of byte `position` of an image, given all bytes before it. */
+  byteBits(outputs, byte, position) {
+    const {linnet} = this;
+    return linnet.scope(at => {
+      const nats = at.room(8);
+      linnet.check(linnet.c.linnet_byte_nats(
+          this.model, this.#outputs(at, outputs, position), byte, position, nats));
+      return new DataView(linnet.c.memory.buffer).getFloat64(nats, true) / Math.LN2;
+    });
+  }
+
+  #outputs(at, outputs, position) {
+    if (outputs === null || position === 0) return 0;
+    if (outputs.length !== this.outputs) {
+      throw new LinnetError('input', `${this.outputs} outputs are needed; got ${outputs.length}`);
+    }
+    return at.floats(outputs);
+  }
+
+  /** Bits per byte of each of the images. */
+  bitsPerDim(images) {
+    const {linnet} = this, count = images.length / Math.max(this.imageBytes, 1);
+    return linnet.scope(at => {
+      const mean = at.room(8), each = at.room(8 * count);
+      linnet.check(linnet.c.linnet_bits_per_dim(this.engine, at.put(images), count, 0, mean, each));
+      return new Float64Array(linnet.bytes(each, 8 * count).slice().buffer);
+    });
+  }
+
+  // Text
+
+  /** Tokens of a text, as an Int32Array; with `prompt`, after those that a model reads before a text. */
+  encode(text, {prompt = false} = {}) {
+    const {linnet} = this, encode = prompt ? linnet.c.linnet_encode_prompt : linnet.c.linnet_encode;
+    return linnet.scope(at => {
+      const bytes = new TextEncoder().encode(text), from = at.put(bytes), count = at.room(4);
+      linnet.check(encode(this.model, from, bytes.length, 0, 0, count));
+      const size = new DataView(linnet.c.memory.buffer).getUint32(count, true), tokens = at.room(4 * size);
+      linnet.check(encode(this.model, from, bytes.length, tokens, size, count));
+      return new Int32Array(linnet.bytes(tokens, 4 * size).slice().buffer);
+    });
+  }
+
+  /** The text of tokens. */
+  decode(tokens) {
+    const {linnet} = this;
+    return linnet.scope(at => {
+      const from = at.integers(tokens), bytes = at.room(4);
+      linnet.check(linnet.c.linnet_decode(this.model, from, tokens.length, 0, 0, bytes));
+      const size = new DataView(linnet.c.memory.buffer).getUint32(bytes, true), text = at.room(size + 1);
+      linnet.check(linnet.c.linnet_decode(this.model, from, tokens.length, text, size + 1, bytes));
+      return new TextDecoder().decode(linnet.bytes(text, size).slice());
+    });
+  }
+
+  /** The bytes of one token that is not the first of its text. They may be part of a character. */
+  tokenBytes(token) {
+    const {linnet} = this;
+    return linnet.scope(at => {
+      const bytes = at.room(4);
+      linnet.check(linnet.c.linnet_token_text(this.model, token, 0, 0, bytes));
+      const size = new DataView(linnet.c.memory.buffer).getUint32(bytes, true), text = at.room(size + 1);
+      linnet.check(linnet.c.linnet_token_text(this.model, token, text, size + 1, bytes));
+      return linnet.bytes(text, size).slice();
+    });
+  }
+
+  /** The token that ends a text. */
+  get end() {
+    return this.linnet.c.linnet_model_end(this.model);
+  }
+
+  /** Continues a prompt. Calls options.reader(piece), which ends the text by returning false. Returns the new text. */
+  generate(prompt = '', {maxTokens, stop = [], reader = () => true, ...sampling} = {}) {
+    const {linnet} = this;
+    let text = '';
+    const receive = bytes => {
+      const piece = new TextDecoder().decode(bytes.slice());
+      text += piece;
+      return reader(piece);
+    };
+    linnet.withCallback(receive, call => linnet.scope(at => {
+      const bytes = new TextEncoder().encode(prompt);
+      const stops = [stop].flat().map(one => at.string(one));
+      const options = at.options(20, linnet.c.linnet_text_options_init, [
+        [4, 'u32', maxTokens], [8, 'u32', at.sampling(sampling)], [12, 'u32', at.put(Uint32Array.from(stops))],
+        [16, 'u32', stops.length],
+      ]);
+      linnet.check(linnet.c.linnet_write_text(
+          this.engine, at.put(bytes), bytes.length, options, linnet.c.reader_callback(), call, 0));
+    }));
+    return text;
+  }
+
+  /** Second lines for the first line of a couplet, the most likely first: [{text, logProbability}]. */
+  couplets(first, {candidates = 5, beam, freeForm, ...sampling} = {}) {
+    const {linnet} = this, {c} = linnet;
+    return linnet.scope(at => {
+      const bytes = new TextEncoder().encode(first);
+      const options = at.options(20, c.linnet_couplet_options_init, [
+        [4, 'u32', candidates], [8, 'u32', beam], [12, 'u32', at.sampling(sampling)],
+        [16, 'u32', freeForm === undefined ? undefined : Number(freeForm)],
+      ]);
+      const lines = linnet.handle(c.linnet_write_couplets(this.engine, at.put(bytes), bytes.length, options));
+      const found = Array.from({length: c.linnet_couplets_count(lines)}, (_, i) => ({
+        text: linnet.text(c.linnet_couplets_text(lines, i)),
+        logProbability: c.linnet_couplets_log_probability(lines, i),
+      }));
+      c.linnet_couplets_free(lines);
+      return found;
+    });
+  }
+}
+
+/** The state of `batch` sequences: a value that can be copied, forked and saved. Made by Model.newState(). */
+export class State {
+  constructor(model, state) {
+    const {linnet} = model;
+    this.model = model;
+    this.state = state;
+    linnet.own(this, () => linnet.c.linnet_state_free(state));
+  }
+
+  get #c() {
+    return this.model.linnet.c;
+  }
+
+  free() {
+    this.model.linnet.disown(this);
+    this.#c.linnet_state_free(this.state);
+    this.state = 0;
+  }
+
+  get batch() {
+    return this.#c.linnet_state_batch(this.state);
+  }
+
+  /** Tokens that a sequence has read. */
+  position(sequence = 0) {
+    return this.#c.linnet_state_position(this.state, sequence);
+  }
+
+  /** Bytes of memory of all sequences. */
+  get bytes() {
+    return this.#c.linnet_state_bytes(this.state);
+  }
+
+  /** Reads one token per sequence: the outputs [batch, outputs] for the next ones. */
+  step(tokens) {
+    this.#expect(tokens, this.batch);
+    return this.#read(this.batch * this.model.outputs, (at, outputs) =>
+      this.#c.linnet_step(this.model.engine, this.state, at.integers(tokens), outputs));
+  }
+
+  /** Reads tokens [batch, length] in one pass: outputs [batch, outputs] of the last position; with `every`, of all
+   *  positions, [batch, length, outputs]. */
+  read(tokens, {every = false} = {}) {
+    const {batch} = this, length = tokens.length / batch;
+    this.#expect(tokens, batch * Math.trunc(length));
+    return this.#read(batch * (every ? length : 1) * this.model.outputs, (at, outputs) =>
+      (every ? this.#c.linnet_prefix_all : this.#c.linnet_prefix)(
+          this.model.engine, this.state, at.integers(tokens), length, outputs));
+  }
+
+  #expect(tokens, count) {
+    if (tokens.length !== count) {
+      throw new LinnetError('input', `${tokens.length} tokens for ${this.batch} sequences`);
+    }
+  }
+
+  #read(size, call) {
+    const {linnet} = this.model;
+    return linnet.scope(at => {
+      const outputs = at.room(4 * size);
+      linnet.check(call(at, outputs));
+      return new Float32Array(linnet.bytes(outputs, 4 * size).slice().buffer);
+    });
+  }
+
+  #made(state) {
+    return new State(this.model, this.model.linnet.handle(state));
+  }
+
+  copy() {
+    return this.#made(this.#c.linnet_state_clone(this.state));
+  }
+
+  /** A state with `copies` copies of each sequence side by side. */
+  fork(copies) {
+    return this.#made(this.#c.linnet_state_fork(this.state, copies));
+  }
+
+  /** A state with these sequences in this order. */
+  select(sequences) {
+    return this.model.linnet.scope(at =>
+      this.#made(this.#c.linnet_state_select(this.state, at.integers(sequences), sequences.length)));
+  }
+
+  append(other) {
+    this.model.linnet.check(this.#c.linnet_state_append(this.state, other.state));
+  }
+
+  reset() {
+    this.model.linnet.check(this.#c.linnet_state_reset(this.state));
+  }
+
+  /** The bytes of a state file, which linnet reads on every machine. */
+  save() {
+    const {linnet} = this.model;
+    return linnet.scope(at => {
+      const size = at.room(4);
+      const save = (to, room) => linnet.check(
+          this.#c.linnet_state_save_memory(this.state, this.model.engine, to, room, size));
+      save(0, 0);
+      const bytes = new DataView(linnet.c.memory.buffer).getUint32(size, true), to = at.room(bytes);
+      save(to, bytes);
+      return linnet.bytes(to, bytes).slice();
+    });
+  }
+}

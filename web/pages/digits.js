@@ -1,0 +1,218 @@
+// The page of digits: draws on a sheet of 28 x 28 pixels; the network continues below the cut.
+'use strict';
+const SIDE = 28, COUNT = 6;
+const at = id => document.getElementById(id);
+const paper = at('paper');
+let drawing = new Float32Array(SIDE * SIDE);  // 0 .. 255, white on black as in MNIST
+let surprise = null;  // bits of each pixel of the drawing, if asked for
+let answers = [];  // {pixels, bits, canvas}
+let erasing = false, working = null, cursor = null;
+
+const ready = studio.begin({
+  zh: {
+    title: '数字 · linnet', heading: '画半个数字，网络来画完',
+    lead: '在虚线以上画。虚线以下由网络一个像素接一个像素地续写：每个像素花同样的时间，记忆从不变大。',
+    paper: '画纸，28 × 28 像素。用鼠标或手指画；也可以用方向键移动，用空格键画', cut: '虚线的位置（行）', erase: '橡皮', clear: '清空',
+    dream: '让它自己画', go: '续写', stop: '停', heat: '显示意外程度', temperature: '温度',
+    empty: '先在虚线以上画一点东西，或者让它自己画。', working: '正在续写……',
+    done: '每像素 {time} 微秒；每幅图的状态 {state}，始终不变。', stopped: '停了。',
+    explain: '红色表示网络没有料到的像素（-log₂ p，以比特计）。模型是论文中的因果线性注意力，4 层 × 192，在 MNIST 上训练。',
+    answer: '第 {n} 个续写',
+  },
+  en: {
+    title: 'Digits · linnet', heading: 'Draw half a digit. A network finishes it.',
+    lead: 'Draw above the dashed line. Below it the network continues, pixel by pixel: each pixel takes the same time, ' +
+      'and its memory never grows.',
+    paper: 'Sheet of 28 x 28 pixels. Draw with mouse or finger; or move with the arrow keys and draw with the space bar',
+    cut: 'Position of the dashed line, in rows', erase: 'Eraser', clear: 'Clear', dream: 'Let it draw',
+    go: 'Finish it', stop: 'Stop', heat: 'Show surprise', temperature: 'Temperature',
+    empty: 'Draw something above the dashed line first, or let it draw.', working: 'Drawing …',
+    done: '{time} µs a pixel; the state of an image is {state} at every pixel.', stopped: 'Stopped.',
+    explain: 'Red pixels surprised the network (-log₂ p, in bits). The model is the paper’s causal linear attention, ' +
+      '4 layers x 192, trained on MNIST.',
+    answer: 'Continuation {n}',
+  },
+});
+
+const rows = () => Number(at('cut').value);
+const bytes = () => Uint8Array.from(drawing, Math.round);
+
+function show() {
+  studio.paint(paper, bytes(), {heat: at('heat').checked ? surprise : null});
+  at('cut-line').style.top = `${100 * rows() / SIDE}%`;
+  if (cursor !== null && document.activeElement === paper) {
+    const context = paper.getContext('2d');
+    context.fillStyle = '#1d5fbf';
+    context.fillRect(cursor.x, cursor.y, 1, 1);
+  }
+  for (const {canvas, pixels, bits} of answers) {
+    studio.paint(canvas, pixels, {heat: at('heat').checked ? bits : null});
+  }
+}
+
+// Draws or erases a stroke between two points, in pixels: full within half a pixel, none beyond one and a half.
+function stroke(from, to) {
+  const [dx, dy] = [to.x - from.x, to.y - from.y], length = Math.hypot(dx, dy) || 1;
+  for (let y = 0; y < SIDE; ++y) {
+    for (let x = 0; x < SIDE; ++x) {
+      const [px, py] = [x + 0.5 - from.x, y + 0.5 - from.y];
+      const along = Math.min(1, Math.max(0, (px * dx + py * dy) / (length * length)));
+      const distance = Math.hypot(px - along * dx, py - along * dy);
+      const ink = 255 * Math.min(1, Math.max(0, 1.6 - distance)), p = y * SIDE + x;
+      drawing[p] = erasing ? Math.min(drawing[p], 255 - ink) : Math.max(drawing[p], ink);
+    }
+  }
+  surprise = null;
+  show();
+}
+
+function point(event) {
+  const box = paper.getBoundingClientRect();
+  return {x: SIDE * (event.clientX - box.left) / box.width, y: SIDE * (event.clientY - box.top) / box.height};
+}
+
+let last = null;
+paper.addEventListener('pointerdown', event => {
+  paper.setPointerCapture(event.pointerId);
+  last = point(event);
+  stroke(last, last);
+});
+paper.addEventListener('pointermove', event => {
+  if (last === null) return;
+  for (const moved of event.getCoalescedEvents?.() ?? [event]) {
+    const next = point(moved);
+    stroke(last, next);
+    last = next;
+  }
+});
+for (const end of ['pointerup', 'pointercancel']) {
+  paper.addEventListener(end, () => {
+    if (last === null) return;
+    last = null;
+    finish();
+  });
+}
+paper.addEventListener('keydown', event => {
+  const step = {ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1]}[event.key];
+  if (step === undefined && event.key !== ' ') return;
+  event.preventDefault();
+  cursor ??= {x: SIDE / 2, y: 4};
+  if (step !== undefined) {
+    cursor.x = Math.min(SIDE - 1, Math.max(0, cursor.x + step[0]));
+    cursor.y = Math.min(SIDE - 1, Math.max(0, cursor.y + step[1]));
+  }
+  if (event.key === ' ' || event.shiftKey) {
+    const center = {x: cursor.x + 0.5, y: cursor.y + 0.5};
+    stroke(center, center);
+  }
+  show();
+});
+paper.addEventListener('focus', show);
+paper.addEventListener('blur', show);
+
+function gallery() {
+  answers = Array.from({length: COUNT}, (_, i) => {
+    const canvas = document.createElement('canvas');
+    canvas.width = canvas.height = SIDE;
+    canvas.setAttribute('role', 'img');
+    canvas.setAttribute('aria-label', studio.fill('answer', {n: i + 1}));
+    return {canvas, pixels: new Uint8Array(SIDE * SIDE), bits: new Float32Array(SIDE * SIDE)};
+  });
+  at('answers').replaceChildren(...answers.map(({canvas}) => {
+    const item = document.createElement('li');
+    item.append(canvas);
+    return item;
+  }));
+}
+
+// Runs a task of this page: one at a time, with the button that stops it.
+async function work(body) {
+  if (!ready) return;
+  working?.abort();
+  const mine = working = new AbortController();
+  at('stop').hidden = false;
+  studio.say('working');
+  try {
+    const result = await body(mine.signal);
+    if (mine !== working) return;
+    if (mine.signal.aborted || result.stopped) studio.say('stopped');
+    else studio.say('done', {time: Math.round(result.microseconds), state: studio.bytes(result.stateBytes)});
+  } catch (error) {
+    if (mine === working) studio.failed(error);
+  } finally {
+    if (mine === working) {
+      working = null;
+      at('stop').hidden = true;
+    }
+  }
+}
+
+// Continues the first rows of the drawing, into the gallery or, `alone`, on the sheet.
+async function continueFrom(known, alone, seed, signal) {
+  const temperature = Number(at('temperature').value);
+  const given = {...studio.models.digits, known, count: alone ? 1 : COUNT, seed, temperature};
+  return studio.run('complete', given, {signal, handle(event, data) {
+    if (signal.aborted) return;
+    if (event === 'loading') return studio.loading(data);
+    if (alone) {
+      drawing.set(data.bytes[0], data.from);
+      surprise.set(data.bits[0], data.from);
+    } else {
+      answers.forEach(({pixels, bits}, i) => {
+        pixels.set(data.bytes[i], data.from);
+        bits.set(data.bits[i], data.from);
+      });
+    }
+    show();
+  }});
+}
+
+function finish(seed = studio.seed()) {
+  const known = bytes().slice(0, rows() * SIDE);
+  if (!known.some(byte => byte > 0)) return studio.say('empty');
+  return work(async signal => {
+    const {bits} = await studio.run('surprise', {...studio.models.digits, image: bytes()},
+      {handle: (event, data) => event === 'loading' && studio.loading(data)});
+    surprise = bits;
+    gallery();
+    for (const answer of answers) {
+      answer.pixels.set(known);
+      answer.bits.set(bits.subarray(0, known.length));
+    }
+    show();
+    studio.say('working');
+    return continueFrom(known, false, seed, signal);
+  });
+}
+
+at('go').addEventListener('click', () => finish());
+at('stop').addEventListener('click', () => working?.abort());
+at('clear').addEventListener('click', () => {
+  working?.abort();
+  drawing.fill(0);
+  surprise = null;
+  answers = [];
+  at('answers').replaceChildren();
+  studio.say();
+  show();
+});
+at('erase').addEventListener('click', () => {
+  erasing = !erasing;
+  at('erase').setAttribute('aria-pressed', String(erasing));
+});
+at('dream').addEventListener('click', () => work(async signal => {
+  answers = [];
+  at('answers').replaceChildren();
+  drawing.fill(0);
+  surprise = new Float32Array(SIDE * SIDE);
+  return continueFrom(Uint8Array.of(0), true, studio.seed(), signal);
+}));
+at('cut').addEventListener('input', show);
+at('cut').addEventListener('change', () => finish());
+at('heat').addEventListener('change', show);
+at('temperature').addEventListener('change', () => finish());
+document.addEventListener('keydown', event => event.key === 'Escape' && working?.abort());
+document.addEventListener('language', () => answers.forEach(({canvas}, i) =>
+  canvas.setAttribute('aria-label', studio.fill('answer', {n: i + 1}))));
+show();
+if (ready) at('dream').click();

@@ -1,0 +1,195 @@
+// Runs models beside the page, so that the page never waits. Messages: {id, task, ...arguments} begins a task,
+// {stop: id} ends it; answers are {id, event, ...} and at last {id, done} or {id, error}.
+import {load} from './linnet.js';
+
+const engine = load(fetch('linnet.wasm'));
+const models = new Map();  // promises, by file and precision
+const running = new Set();
+
+// Lets waiting messages in, such as a stop.
+const channel = new MessageChannel();
+const turn = () => new Promise(resolve => {
+  channel.port1.onmessage = resolve;
+  channel.port2.postMessage(0);
+});
+
+async function download(name, tell) {
+  const response = await fetch(`models/${name}.safetensors`);
+  if (!response.ok) throw new Error(`models/${name}.safetensors: ${response.status}`);
+  const total = Number(response.headers.get('Content-Length')) || 0;
+  const parts = [];
+  let loaded = 0;
+  for (const reader = response.body.getReader();;) {
+    const {value, done} = await reader.read();
+    if (done) break;
+    parts.push(value);
+    loaded += value.length;
+    tell('loading', {loaded, total});
+  }
+  return new Uint8Array(await new Blob(parts).arrayBuffer());
+}
+
+async function model(name, precision, tell) {
+  const key = `${name} ${precision}`;
+  if (!models.has(key)) {
+    const opened = (async () => {
+      const [linnet, bytes] = await Promise.all([engine, download(name, tell)]);
+      return linnet.open(bytes, {precision, label: `${name}.safetensors`});
+    })();
+    opened.catch(() => models.delete(key));
+    models.set(key, opened);
+  }
+  return models.get(key);
+}
+
+// Tells the page at most 60 times a second, and stops where it wants to.
+class Pace {
+  #last = performance.now();
+
+  constructor(id) {
+    this.id = id;
+  }
+
+  due() {
+    return performance.now() - this.#last >= 16;
+  }
+
+  async yield() {
+    await turn();
+    this.#last = performance.now();
+    return running.has(this.id);
+  }
+}
+
+const tasks = {
+  /** Opens a model. */
+  async open({file, precision}, tell) {
+    const {spec, parameters, stateBytes, weightBytes, imageShape} = await model(file, precision, tell);
+    return {spec, parameters, stateBytes, weightBytes, imageShape};
+  },
+
+  /** Completes an image `count` times, byte by byte: events {from, bytes [count][...], bits [count][...]}. */
+  async complete({file, precision, known, count, seed, temperature}, tell, id) {
+    const net = await model(file, precision, tell);
+    const pace = new Pace(id), total = net.imageBytes;
+    const one = net.newState(1);
+    let head = one.read(known);
+    let state = one.fork(count);
+    one.free();
+    let outputs = Float32Array.from({length: count * net.outputs}, (_, i) => head[i % net.outputs]);
+    let bytes = Array.from({length: count}, () => []), bits = Array.from({length: count}, () => []);
+    let from = known.length;
+    const begin = performance.now();
+    try {
+      for (let p = known.length; p < total; ++p) {
+        const tokens = [];
+        for (let i = 0; i < count; ++i) {
+          const own = outputs.subarray(i * net.outputs, (i + 1) * net.outputs);
+          const byte = net.drawByte(own, p, {image: i, seed, temperature});
+          tokens.push(byte);
+          bytes[i].push(byte);
+          bits[i].push(net.byteBits(own, byte, p));
+        }
+        if (p + 1 < total) outputs = state.step(tokens);
+        if (pace.due() || p + 1 === total) {
+          tell('bytes', {from, bytes, bits});
+          from = p + 1;
+          bytes = bytes.map(() => []);
+          bits = bits.map(() => []);
+          if (!await pace.yield()) return {stopped: true};
+        }
+      }
+    } finally {
+      state.free();
+    }
+    return {microseconds: 1000 * (performance.now() - begin) / ((total - known.length) * count), stateBytes: net.stateBytes};
+  },
+
+  /** Bits of surprise of every byte of an image: [imageBytes], 0 for the first. */
+  async surprise({file, precision, image}, tell) {
+    const net = await model(file, precision, tell);
+    const state = net.newState(1);
+    const outputs = state.read(image.slice(0, -1), {every: true});
+    state.free();
+    return {bits: Float32Array.from(image, (byte, p) =>
+      p === 0 ? 0 : net.byteBits(outputs.subarray((p - 1) * net.outputs, p * net.outputs), byte, p))};
+  },
+
+  /** Draws one image as fast as it goes: events {position, microseconds a byte of the last ones, stateBytes}. */
+  async race({file, precision, seed}, tell, id) {
+    const net = await model(file, precision, tell);
+    const pace = new Pace(id), state = net.newState(1), total = net.imageBytes;
+    const first = net.drawByte(null, 0, {seed});
+    let byte = first, bytes = [first], working = 0, since = 0;
+    try {
+      for (let p = 1; p < total; ++p) {
+        const begin = performance.now();
+        const outputs = state.step([byte]);
+        byte = net.drawByte(outputs, p, {seed});
+        working += performance.now() - begin;
+        bytes.push(byte);
+        if (pace.due() || p + 1 === total) {
+          tell('lap', {position: p + 1, bytes, microseconds: 1000 * working / (p - since), stateBytes: state.bytes});
+          bytes = [];
+          working = 0;
+          since = p;
+          if (!await pace.yield()) return {stopped: true};
+        }
+      }
+      return {};
+    } finally {
+      state.free();
+    }
+  },
+
+  /** Continues a text: events {piece, bits}. The state after any piece can be continued: text is all it needs. */
+  async write({file, precision, prompt, tokens, seed, temperature, topP}, tell, id) {
+    const net = await model(file, precision, tell), linnet = await engine;
+    const pace = new Pace(id), state = net.newState(1);
+    const decoder = new TextDecoder();
+    let logits = state.read(net.encode(prompt, {prompt: true})), text = '', written = 0;
+    const begin = performance.now();
+    try {
+      for (; written < tokens; ++written) {
+        const token = linnet.choose(logits, written, {seed, temperature, topP});
+        if (token === net.end) break;
+        text += decoder.decode(net.tokenBytes(token), {stream: true});
+        logits = state.step([token]);
+        if (pace.due()) {
+          tell('text', {text});
+          text = '';
+          if (!await pace.yield()) return {stopped: true};
+        }
+      }
+      tell('text', {text: text + decoder.decode()});
+      return {tokensPerSecond: 1000 * written / (performance.now() - begin), stateBytes: state.bytes};
+    } finally {
+      state.free();
+    }
+  },
+
+  /** Answers a couplet: {candidates: [{text, score}], unknown}, as linnet serve does. */
+  async couplets({file, precision, first, candidates}, tell) {
+    const net = await model(file, precision, tell);
+    const lines = net.couplets(first, {candidates});
+    return {
+      candidates: lines.map(({text, logProbability}) => ({text, score: logProbability / [...text].length})),
+      unknown: [],
+    };
+  },
+};
+
+onmessage = async ({data: {id, task, stop, ...given}}) => {
+  if (stop !== undefined) {
+    running.delete(stop);
+    return;
+  }
+  running.add(id);
+  try {
+    const result = await tasks[task](given, (event, data) => postMessage({id, event, ...data}), id);
+    postMessage({id, done: result});
+  } catch (error) {
+    postMessage({id, error: error.message});
+  }
+  running.delete(id);
+};
