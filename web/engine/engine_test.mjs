@@ -63,7 +63,7 @@ print(json.dumps(state.read([${[...tokens]}], every=True).ravel().tolist()))`);
 test('a model says what it is', () => {
   const net = open('digits');
   assert.deepEqual([net.task, net.precision, net.imageShape, net.imageBytes], ['images', 'f32', [28, 28, 1], 784]);
-  assert.deepEqual([net.vocabulary, net.positions, net.stateKind, net.limited], [256, 783, 'constant', false]);
+  assert.deepEqual([net.vocabulary, net.positions, net.stateKind, net.limited], [256, 783, 'constant', true]);
   assert.equal(net.parameters, 1834878);
   assert.equal(net.spec.d_model, 192);
   const state = net.newState(3);

@@ -9,17 +9,17 @@ const studio = {
 
   // The models, as web/build writes them: file and precision.
   models: {
-    digits: {file: 'digits', precision: 'int8'},
-    gated: {file: 'digits-gated-delta', precision: 'f32'},
-    softmax: {file: 'digits-softmax', precision: 'f32'},
-    couplet: {file: 'couplet', precision: 'int8'},
-    text: {file: 'shakespeare', precision: 'f32'},
+    digits: {file: 'digits', precision: 'bf16'},
+    gated: {file: 'digits-gated-delta', precision: 'bf16'},
+    softmax: {file: 'digits-softmax', precision: 'bf16'},
+    couplet: {file: 'couplet', precision: 'bf16'},
+    text: {file: 'shakespeare', precision: 'bf16'},
   },
 
   supported() {
-    // A module with one function of SIMD and exceptions: what the engine needs.
-    const probe = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 15, 1, 13, 0, 6, 123,
-      65, 0, 253, 15, 25, 65, 0, 253, 15, 11, 11);
+    // A module whose function has a vector of SIMD inside try and catch_all: what the engine needs.
+    const probe = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 10, 13, 1, 11,
+      0, 6, 64, 65, 0, 253, 15, 26, 25, 11, 11);
     return typeof Worker !== 'undefined' && typeof WebAssembly !== 'undefined' && WebAssembly.validate(probe);
   },
 

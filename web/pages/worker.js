@@ -8,8 +8,10 @@ const running = new Set();
 
 // Lets waiting messages in, such as a stop.
 const channel = new MessageChannel();
+const turns = [];  // tasks that wait for theirs
+channel.port1.onmessage = () => turns.shift()();
 const turn = () => new Promise(resolve => {
-  channel.port1.onmessage = resolve;
+  turns.push(resolve);
   channel.port2.postMessage(0);
 });
 
@@ -62,10 +64,12 @@ class Pace {
 }
 
 const tasks = {
-  /** Opens a model. */
-  async open({file, precision}, tell) {
-    const {spec, parameters, stateBytes, weightBytes, imageShape} = await model(file, precision, tell);
-    return {spec, parameters, stateBytes, weightBytes, imageShape};
+  /** Opens a model and reads some tokens, so that the browser compiles what a step needs. */
+  async warm({file, precision}, tell) {
+    const state = (await model(file, precision, tell)).newState(1), begin = performance.now();
+    for (let i = 0; i < 200 && performance.now() - begin < 300; ++i) state.step([0]);
+    state.free();
+    return {};
   },
 
   /** Completes an image `count` times, byte by byte: events {from, bytes [count][...], bits [count][...]}. */
@@ -115,7 +119,8 @@ const tasks = {
       p === 0 ? 0 : net.byteBits(outputs.subarray((p - 1) * net.outputs, p * net.outputs), byte, p))};
   },
 
-  /** Draws one image as fast as it goes: events {position, microseconds a byte of the last ones, stateBytes}. */
+  /** Draws one image as fast as it goes: events {position, microseconds a byte of the last ones, usedBytes}. A cache
+   *  has room for the whole image; its used bytes are those of the keys and values so far. */
   async race({file, precision, seed}, tell, id) {
     const net = await model(file, precision, tell);
     const pace = new Pace(id), state = net.newState(1), total = net.imageBytes;
@@ -129,7 +134,8 @@ const tasks = {
         working += performance.now() - begin;
         bytes.push(byte);
         if (pace.due() || p + 1 === total) {
-          tell('lap', {position: p + 1, bytes, microseconds: 1000 * working / (p - since), stateBytes: state.bytes});
+          const share = net.stateKind === 'cache' ? p / net.positions : 1;
+          tell('lap', {position: p + 1, bytes, microseconds: 1000 * working / (p - since), usedBytes: share * state.bytes});
           bytes = [];
           working = 0;
           since = p;
