@@ -35,14 +35,18 @@ struct LinearArgs {
 };
 
 // kPanelVectors: vectors per panel. kMaxRows: maximum rows of a tile, such that 24 of 32 registers
-// accumulate with AVX-512, 12 of 16 with AVX2.
+// accumulate with AVX-512, 12 of 16 with AVX2 and in a browser.
 inline constexpr size_t kPanelVectors = kPanel / hn::MaxLanes(F32());
-inline constexpr size_t kMaxRows = HWY_TARGET == HWY_AVX3 ? 12 : HWY_TARGET == HWY_SCALAR ? 1 : 6;
+inline constexpr size_t kMaxRows = HWY_TARGET == HWY_AVX3     ? 12
+                                   : HWY_TARGET == HWY_SCALAR ? 1
+                                   : HWY_TARGET == HWY_WASM   ? 3
+                                                              : 6;
 
 // Panels per tile: enough accumulators to hide the latency of multiply-adds, but no more than
 // registers can hold.
 constexpr size_t TilePanels(size_t rows) {
   if (HWY_TARGET == HWY_SCALAR) return 1;
+  if (HWY_TARGET == HWY_WASM) return rows == 1 ? 2 : 1;
   const size_t panels = rows == 1 ? 8 : rows <= 3 ? 4 : 2;
   return HWY_TARGET == HWY_AVX3 ? panels : panels / 2;
 }

@@ -89,9 +89,13 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, co
 inline constexpr size_t kNarrowVectors = kPanel / hn::MaxLanes(F32());  // vectors per panel
 // kNarrowRows: maximum rows of a tile. NarrowPanels(): panels of a tile with the given rows, enough
 // to hide the latency of multiply-adds, but no more than registers can hold.
-inline constexpr size_t kNarrowRows = HWY_TARGET == HWY_AVX3 ? 8 : HWY_TARGET == HWY_SCALAR ? 1 : 4;
+inline constexpr size_t kNarrowRows = HWY_TARGET == HWY_AVX3     ? 8
+                                      : HWY_TARGET == HWY_SCALAR ? 1
+                                      : HWY_TARGET == HWY_WASM   ? 2
+                                                                 : 4;
 constexpr size_t NarrowPanels(size_t rows, NarrowType type) {
   if (HWY_TARGET == HWY_SCALAR || rows > 2) return 1;
+  if (HWY_TARGET == HWY_WASM) return rows == 1 ? 2 : 1;
   return rows == 1 && type == NarrowType::kBf16 ? 4 : 2;
 }
 
@@ -213,8 +217,11 @@ HWY_INLINE hn::Vec<I32> DotOfFour(hn::Vec<I32> sum, hn::Vec<I32> four, const int
   return hn::Add(sum, hn::Mul(weight(std::integral_constant<int, 24>()), hn::Set(d, x[3])));
 }
 
-#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
-// Like DotOfFour(), with x86's pair products of 16-bit integers: first bytes 0 and 2, then bytes 1
+// Whether there are sums of pair products of 16-bit integers, in order.
+#define LINNET_PAIR_PRODUCTS ((HWY_ARCH_X86 || HWY_ARCH_WASM) && HWY_TARGET != HWY_SCALAR)
+
+#if LINNET_PAIR_PRODUCTS
+// Like DotOfFour(), with pair products of 16-bit integers: first bytes 0 and 2, then bytes 1
 // and 3.
 HWY_INLINE hn::Vec<I32> DotOfPairs(hn::Vec<I32> sum, hn::Vec<I32> four, hn::Vec<I32> x02,
                                    hn::Vec<I32> x13) {
@@ -247,7 +254,7 @@ HWY_INLINE void Int8Tile(const NarrowTile<kPanels>& tile) {
       four[v] = hn::Load(d, reinterpret_cast<const int32_t*>(weights[v] + w));
     });
     Unrolled<kRows>([&](auto r) HWY_ATTR {
-#if HWY_ARCH_X86 && HWY_TARGET != HWY_SCALAR
+#if LINNET_PAIR_PRODUCTS
       const hn::Repartition<int16_t, I32> d16;
       const auto x_all = hn::BitCast(d16, FourBytes(x[r] + at));
       const auto x02 = hn::BitCast(d, hn::ShiftRight<8>(hn::ShiftLeft<8>(x_all)));

@@ -1,0 +1,189 @@
+// Tests the studio, the static site of web/build, in a browser: every page in both languages and
+// themes, at three widths; and accessibility with axe-core.
+//
+//   node tests/page/studio_test.mjs SITE
+import { createReadStream, existsSync, readFileSync, statSync } from 'node:fs';
+import http from 'node:http';
+import path from 'node:path';
+
+import { assert, chromium, load, run } from './common.mjs';
+
+const executablePath = chromium();
+const { module: { chromium: browserType } } = load('playwright-core');
+const axe = readFileSync(load('axe-core').resolve('axe-core'), 'utf8');
+const site = process.argv[2];
+const types = { '.html': 'text/html', '.js': 'text/javascript', '.css': 'text/css', '.wasm': 'application/wasm' };
+const server = http.createServer((request, response) => {
+  const name = new URL(request.url, 'http://x').pathname;
+  const file = path.join(site, name.endsWith('/') ? `${name}index.html` : name);
+  if (!existsSync(file)) return response.writeHead(404).end();
+  response.writeHead(200, {
+    'Content-Type': types[path.extname(file)] ?? 'application/octet-stream', 'Content-Length': statSync(file).size,
+  });
+  return createReadStream(file).pipe(response);
+});
+await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+const url = `http://127.0.0.1:${server.address().port}`;
+const browser = await browserType.launch({ executablePath, args: ['--no-sandbox'] });
+const PAGES = ['index.html', 'race.html', 'couplet.html', 'text.html'];
+
+async function open(name, { before, ...options } = {}) {
+  const context = await browser.newContext({ locale: 'en-GB', bypassCSP: true, ...options });
+  const page = await context.newPage();
+  page.setDefaultTimeout(90000);
+  page.faults = [];
+  page.on('pageerror', (error) => page.faults.push(error.message));
+  page.on('console', (message) => message.type() === 'error' && page.faults.push(message.text()));
+  page.on('request', (request) => /^(data|blob):/.test(request.url()) || request.url().startsWith(url) ||
+    page.faults.push(`asks ${request.url()}`));
+  if (before) await before(page);
+  await page.goto(`${url}/${name}`);
+  return page;
+}
+
+const says = (page, pattern) => page.waitForFunction(
+  ([source, flags]) => new RegExp(source, flags).test(document.getElementById('say').textContent),
+  [pattern.source, pattern.flags]);
+const rowsOf = (page, selector, from, to) => page.$eval(selector, (canvas, [first, last]) =>
+  [...canvas.getContext('2d').getImageData(0, first, 28, last - first).data].filter((_, i) => i % 4 === 0), [from, to]);
+const dark = (pixels) => pixels.filter((value) => value < 128).length;
+
+// Draws the upper half of a 2 on the sheet.
+async function draw(page) {
+  const box = await page.locator('#paper').boundingBox();
+  const at = (x, y) => [box.x + box.width * x / 28, box.y + box.height * y / 28];
+  await page.mouse.move(...at(8, 7));
+  await page.mouse.down();
+  for (const [x, y] of [[11, 5.5], [15, 5], [18, 7], [19, 9], [18, 12]]) await page.mouse.move(...at(x, y), { steps: 4 });
+  await page.mouse.up();
+}
+
+await run({
+  'a digit is drawn when the page opens': async () => {
+    const page = await open('');
+    await says(page, /µs a pixel/);
+    assert.ok(dark(await rowsOf(page, '#paper', 0, 28)) > 20);
+    assert.deepEqual(page.faults, []);
+  },
+  'half a digit is continued below the line, and only there': async () => {
+    const page = await open('');
+    await says(page, /µs a pixel/);
+    await page.click('#clear');
+    await draw(page);
+    await says(page, /µs a pixel/);
+    const half = await rowsOf(page, '#paper', 0, 14);
+    assert.ok(dark(half) > 20);
+    assert.equal(await page.locator('#answers canvas').count(), 6);
+    const lower = [];
+    for (let i = 1; i <= 6; ++i) {
+      assert.deepEqual(await rowsOf(page, `#answers li:nth-child(${i}) canvas`, 0, 14), half);
+      lower.push(await rowsOf(page, `#answers li:nth-child(${i}) canvas`, 14, 28));
+    }
+    assert.ok(lower.filter((pixels) => dark(pixels) > 10).length >= 5, String(lower.map(dark)));
+    assert.ok(new Set(lower.map(String)).size >= 5);
+    // Surprise colors pixels.
+    const before = await page.$eval('#answers canvas', (canvas) => canvas.toDataURL());
+    await page.check('#heat');
+    assert.notEqual(await page.$eval('#answers canvas', (canvas) => canvas.toDataURL()), before);
+    assert.deepEqual(page.faults, []);
+  },
+  'the sheet is drawn on by keyboard, erased and cleared': async () => {
+    const page = await open('');
+    await says(page, /µs a pixel/);
+    await page.click('#clear');
+    assert.equal(dark(await rowsOf(page, '#paper', 0, 28)), 0);
+    await page.click('#go');
+    await says(page, /Draw something/);
+    await page.focus('#paper');
+    for (let i = 0; i < 5; ++i) await page.keyboard.press('Shift+ArrowDown');
+    assert.ok(dark(await rowsOf(page, '#paper', 0, 14)) >= 4);
+    await page.click('#erase');
+    await page.focus('#paper');
+    for (let i = 0; i < 6; ++i) await page.keyboard.press('Shift+ArrowUp');
+    assert.ok(dark(await rowsOf(page, '#paper', 0, 14)) <= 2);
+    assert.deepEqual(page.faults, []);
+  },
+  'Escape and the button stop the work': async () => {
+    const page = await open('race.html');
+    for (const stop of [() => page.keyboard.press('Escape'), () => page.click('#stop')]) {
+      await page.click('#go');
+      await page.waitForFunction(() => /^[1-9]/.test(document.getElementById('pixel-gated').textContent));
+      await stop();
+      await says(page, /Stopped/);
+      assert.equal(await page.isVisible('#stop'), false);
+    }
+    assert.deepEqual(page.faults, []);
+  },
+  'both racers finish': async () => {
+    const page = await open('race.html');
+    await page.click('#go');
+    await says(page, /times the memory/);
+    for (const lane of ['gated', 'softmax']) {
+      assert.equal(await page.textContent(`#pixel-${lane}`), '784 of 784');
+      assert.ok(dark(await rowsOf(page, `#sheet-${lane}`, 0, 28)) > 10);
+    }
+    assert.match(await page.textContent('#memory-gated'), /^84 kB/);
+    assert.match(await page.textContent('#memory-softmax'), /^3.2\d MB/);
+    assert.equal(await page.locator('#curve polyline').count(), 2);
+    assert.deepEqual(page.faults, []);
+  },
+  'text is written, and forked by a click': async () => {
+    const page = await open('text.html');
+    await page.click('#go');
+    await says(page, /bytes a second/);
+    const text = await page.textContent('#story');
+    assert.ok(text.startsWith('ROMEO:\n') && text.length > 500, text);
+    const box = await page.locator('#story').boundingBox();
+    await page.mouse.click(box.x + 60, box.y + 45);
+    await page.waitForFunction((old) => document.getElementById('story').textContent !== old, text);
+    await says(page, /bytes a second/);
+    const other = await page.textContent('#story');
+    const given = await page.textContent('#story .given');
+    assert.ok(given.length > 3 && text.startsWith(given) && other.startsWith(given) && other !== text);
+    assert.deepEqual(page.faults, []);
+  },
+  'a couplet is answered without a server': async () => {
+    const page = await open('couplet.html');
+    await page.fill('#first', '海上明月');
+    await page.keyboard.press('Enter');
+    await says(page, /\d answers/);
+    assert.equal([...await page.textContent('#down')].length, 4);
+    assert.match(await page.textContent('footer'), /in your browser/);
+    assert.deepEqual(page.faults, []);
+  },
+  'a model that is missing is named': async () => {
+    const page = await open('text.html', { before: (one) => one.route('**/models/*', (route) => route.fulfill({ status: 404 })) });
+    await page.click('#go');
+    await says(page, /failed: .*shakespeare.safetensors: 404/);
+    await page.unroute('**/models/*');
+    await page.click('#go');  // and the next try works
+    await says(page, /bytes a second/);
+  },
+  'an old browser is told so': async () => {
+    const page = await open('', { before: (one) => one.addInitScript(() => { WebAssembly.validate = () => false; }) });
+    await says(page, /too old/);
+    assert.deepEqual(page.faults, []);
+  },
+  'every page: nothing serious for axe-core, nothing to scroll sideways, in both languages and themes': async () => {
+    for (const name of PAGES) {
+      for (const [colorScheme, locale, width] of [['light', 'en-GB', 1100], ['dark', 'zh-CN', 360], ['light', 'zh-CN', 768]]) {
+        const page = await open(name, { colorScheme, locale, viewport: { width, height: 800 } });
+        if (name === 'index.html') await says(page, /µs|微秒/);
+        await page.evaluate(axe);
+        const { violations } = await page.evaluate(() => window.axe.run());
+        const serious = violations.filter(({ impact }) => impact === 'serious' || impact === 'critical');
+        assert.deepEqual(serious.map(({ id, nodes }) => `${id}: ${nodes[0].html}`), [], `${name} ${colorScheme} ${locale}`);
+        const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+        assert.ok(wide <= 0, `${name} at ${width}: ${wide} too wide`);
+        assert.equal(await page.locator('nav a').count(), PAGES.length);
+        assert.equal(await page.locator('nav a[aria-current]').count(), 1, name);
+        if (locale === 'zh-CN') assert.match(await page.textContent('h1'), /[\u4e00-\u9fff]/);
+        assert.deepEqual(page.faults, [], name);
+        await page.context().close();
+      }
+    }
+  },
+}, async () => {
+  await browser.close();
+  server.close();
+});
