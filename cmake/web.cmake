@@ -11,8 +11,9 @@ endfunction()
 linnet_header_library(PkgConfig::hwy hwy)
 linnet_header_library(nlohmann_json::nlohmann_json nlohmann)
 
-# Small code, because a visitor downloads it. The kernels, where the time goes, are compiled with -O3.
-set(CMAKE_CXX_FLAGS_RELEASE "-Os -DNDEBUG")
+# Small code, because a visitor downloads it, and fast kernels. After an -Os, emscripten would ignore their -O3.
+set(CMAKE_CXX_FLAGS_RELEASE -DNDEBUG)
+add_compile_options($<IF:$<STREQUAL:$<TARGET_PROPERTY:NAME>,linnet_kernels>,-O3,-Os>)
 
 # Exceptions and SIMD of WebAssembly, in all browsers since 2022.
 add_compile_options(-fwasm-exceptions -msimd128)

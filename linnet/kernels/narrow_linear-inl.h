@@ -89,13 +89,9 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, co
 inline constexpr size_t kNarrowVectors = kPanel / hn::MaxLanes(F32());  // vectors per panel
 // kNarrowRows: maximum rows of a tile. NarrowPanels(): panels of a tile with the given rows, enough
 // to hide the latency of multiply-adds, but no more than registers can hold.
-inline constexpr size_t kNarrowRows = HWY_TARGET == HWY_AVX3     ? 8
-                                      : HWY_TARGET == HWY_SCALAR ? 1
-                                      : HWY_TARGET == HWY_WASM   ? 2
-                                                                 : 4;
+inline constexpr size_t kNarrowRows = HWY_TARGET == HWY_AVX3 ? 8 : HWY_TARGET == HWY_SCALAR ? 1 : 4;
 constexpr size_t NarrowPanels(size_t rows, NarrowType type) {
   if (HWY_TARGET == HWY_SCALAR || rows > 2) return 1;
-  if (HWY_TARGET == HWY_WASM) return rows == 1 ? 2 : 1;
   return rows == 1 && type == NarrowType::kBf16 ? 4 : 2;
 }
 

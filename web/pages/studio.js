@@ -9,11 +9,11 @@ const studio = {
 
   // The models, as web/build writes them: file and precision.
   models: {
-    digits: {file: 'digits', precision: 'bf16'},
-    gated: {file: 'digits-gated-delta', precision: 'bf16'},
-    softmax: {file: 'digits-softmax', precision: 'bf16'},
-    couplet: {file: 'couplet', precision: 'bf16'},
-    text: {file: 'shakespeare', precision: 'bf16'},
+    digits: {file: 'digits', precision: 'int8'},
+    gated: {file: 'digits-gated-delta', precision: 'int8'},
+    softmax: {file: 'digits-softmax', precision: 'int8'},
+    couplet: {file: 'couplet', precision: 'int8'},
+    text: {file: 'shakespeare', precision: 'int8'},
   },
 
   supported() {
