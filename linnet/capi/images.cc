@@ -108,8 +108,7 @@ int linnet_byte_nats(const linnet_model* model, const float* outputs, uint8_t by
                      double* nats) {
   return StatusOf([&] {
     const linnet::Model& read = *Given(model, "the model").model;
-    Given(nats, "nats") =
-        linnet::ByteNats(read, Outputs(read, outputs, position), byte, position);
+    Given(nats, "nats") = linnet::ByteNats(read, Outputs(read, outputs, position), byte, position);
   });
 }
 

@@ -154,11 +154,24 @@ await run({
     assert.deepEqual(page.faults, []);
   },
   'a model that is missing is named': async () => {
-    const page = await open('text.html', { before: (one) => one.route('**/models/*', (route) => route.fulfill({ status: 404 })) });
+    const missing = (one) => one.route('**/models/*', (route) => route.fulfill({ status: 404 }));
+    const page = await open('text.html', { before: missing, serviceWorkers: 'block' });
     await page.click('#go');
     await says(page, /failed: .*shakespeare.safetensors: 404/);
     await page.unroute('**/models/*');
     await page.click('#go');  // and the next try works
+    await says(page, /bytes a second/);
+  },
+  'pages that were loaded work offline': async () => {
+    const page = await open('text.html');
+    await page.evaluate(() => navigator.serviceWorker.ready);
+    await page.waitForFunction(() => navigator.serviceWorker.controller !== null);
+    await page.reload();
+    await page.click('#go');
+    await says(page, /bytes a second/);
+    await page.context().setOffline(true);
+    await page.reload();
+    await page.click('#go');
     await says(page, /bytes a second/);
   },
   'an old browser is told so': async () => {

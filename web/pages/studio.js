@@ -98,15 +98,6 @@ const studio = {
   seed() {
     return Math.floor(Math.random() * 1e9);
   },
-
-  // Settings of a page in its address, so that a link shows the same again.
-  address() {
-    return Object.fromEntries(new URLSearchParams(location.hash.slice(1)));
-  },
-
-  setAddress(values) {
-    history.replaceState(null, '', `#${new URLSearchParams(values)}`);
-  },
 };
 
 Object.assign(shell.words.zh, {
@@ -130,6 +121,9 @@ shell.stream = async (path, {first, candidates}, handle, signal) => {
   }
   await handle('done', {unknown: result.unknown, candidates: result.candidates});
 };
+
+// Pages and models that were loaded once work offline. Not in a private window, and not over plain http.
+navigator.serviceWorker?.register('offline.js').catch(() => {});
 
 document.addEventListener('language', () => {
   if (studio.said.length > 0) studio.say(...studio.said);
