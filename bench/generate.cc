@@ -1,6 +1,6 @@
 // linnet bench generate: times whole images, sampling included. The limit per token is the longer
-// of two times: reading the weights once, and multiplying with them, at the rates of simple loops
-// in the same run. For softmax attention, the time to read the cached keys and values is added.
+// of two times: to read the weights once, and to multiply with them. Both follow from the rates
+// that simple loops reach in the same run. For softmax attention, the time to read the cached keys and values is added.
 // With --stateless, the limit per token is the time to multiply all positions so far with the
 // weights.
 #include <algorithm>
@@ -160,7 +160,7 @@ Stateless MeasureStateless(Engine& engine, size_t pixels, size_t batch) {
     const double width = static_cast<double>(length - result.lengths[i - 1]);
     result.seconds += width * (result.each[i] + result.each[i - 1]) / 2;
   }
-  // The trapezoids count only half of the first and of the last length.
+  // The time is a sum over all lengths; the trapezoidal rule counts the first and the last half.
   result.seconds += (result.each.front() + result.each.back()) / 2;
   return result;
 }
@@ -407,9 +407,10 @@ void Run(const GenerateBenchOptions& options) {
     const auto number = [&](const char* field) { return record.identity[field].get<double>(); };
     if (options.device == cli::DeviceKind::kCuda) {
       std::cout << record.label << ": " << FormatCount(number("images_per_second")) << " images/s, "
-                << FormatCount(number("us_per_step")) << " us per step; its bytes take "
-                << FormatCount(number("step_bytes_us")) << " us, its products "
-                << FormatCount(number("step_products_us")) << " us\n";
+                << FormatCount(number("us_per_step"))
+                << " us per step (at the GPU's rates: " << FormatCount(number("step_bytes_us"))
+                << " us for its bytes, " << FormatCount(number("step_products_us"))
+                << " us for its products)\n";
       if (!record.identity.contains("kernels_us")) continue;
       for (const auto& [kernel, us] : record.identity["kernels_us"].items()) {
         std::cout << "  " << FormatCount(us.get<double>()) << " us  " << kernel << "\n";
@@ -432,8 +433,8 @@ void AddGenerate(CLI::App& bench) {
       "Time the generation of images, sampling included, by batch size and precision",
       R"(Outputs are checked against a double-precision reference. The limit of a token is the larger of two
 times: reading the weights once for the whole batch, and multiplying with them once per sequence. With
-softmax attention, reading the cached keys and values is added; with --stateless, the products for
-all previous tokens. Simple loops measure the machine's reading and multiply-add rates in the same
+softmax attention, reading the cached keys and values is added. With --stateless, the limit is the
+time of the products for all tokens so far. Simple loops measure the machine's reading and multiply-add rates in the same
 run, so on a noisy machine a time may fall below its limit.)",
       "  linnet bench generate models/digits.safetensors\n"
       "  linnet bench generate --random mnist --batch 1,64 --precision f32,bf16,int8\n"
@@ -461,9 +462,9 @@ run, so on a noisy machine a time may fall below its limit.)",
       "--stateless", options->stateless,
       "Recompute all previous tokens for each new one, as a transformer without a state does; "
       "timed at nine lengths, from which the time of an image is interpolated (ignores --seconds)");
-  verb->add_flag(
-          "--whole", options->whole,
-          "With --stateless: also time a whole image at every length, to check the integrated time")
+  verb->add_flag("--whole", options->whole,
+                 "With --stateless: also time a whole image at every length, to check the "
+                 "interpolated time")
       ->needs("--stateless");
   cli::AddListOption(verb, "--batch", options->batches, "N", "Batch sizes, for example 1,64",
                      cli::Between(1, 1'000'000));

@@ -20,8 +20,8 @@ double GpuTolerance(Precision precision) { return precision == Precision::kF32 ?
 
 // Compares the outputs of steps, for the first and the last sequence of the batch, with the
 // reference (ModelRef). Returns the largest relative error of a position; throws RuntimeError if it
-// is too large. The 20 positions include at least one fold of waiting keys and values into the
-// state (kernels/linear_step.h).
+// is too large. 20 positions are enough for the kernel to add the keys and values that it
+// buffers to the state at least once (kernels/linear_step.h).
 double Check(CudaEngine& engine, const Checkpoint& checkpoint) {
   const ModelSpec& spec = checkpoint.spec();
   const auto length = static_cast<size_t>(std::min(spec.input.max_length, 20));

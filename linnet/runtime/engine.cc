@@ -100,7 +100,7 @@ class LINNET_HIDDEN Engine::Impl {
         Allocate(shared, [&](Pieces& p) { TakeShared(model, size, p, common); });
       }
       for (Member& member : members) {
-        if (!alone) {  // room to work alone, too: a later step may, and must not allocate
+        if (!alone) {  // A later step may run with members working alone. Steps must not allocate.
           Workspace unused{};
           Allocate(member.buffer, [&](Pieces& p) { TakeOwn(model, size, true, p, unused); });
         }
@@ -401,7 +401,8 @@ void Engine::Impl::RunOn(const Division& division, FunctionRef<void(int)> walk) 
   }
 }
 
-// Reads tokens or frames with the decoder, or the only stack, continuing from the state.
+// Continues from the state: reads tokens or frames with the decoder or, in a model without an
+// encoder, with its stack.
 void Engine::Impl::ReadRows(StateData& state, const size_t* chosen, size_t batch, Source source,
                             size_t length, std::span<float> outputs) {
   const Model::Packed& model = model_->packed();
