@@ -15,7 +15,7 @@ linnet_header_library(nlohmann_json::nlohmann_json nlohmann)
 set(CMAKE_CXX_FLAGS_RELEASE -DNDEBUG)
 add_compile_options($<IF:$<STREQUAL:$<TARGET_PROPERTY:NAME>,linnet_kernels>,-O3,-Os>)
 
-# Exceptions and SIMD of WebAssembly, in all browsers since 2022.
+# Exceptions and SIMD of WebAssembly, in all browsers since 2023.
 add_compile_options(-fwasm-exceptions -msimd128)
 add_link_options(-fwasm-exceptions)
 add_compile_options(-include ${PROJECT_SOURCE_DIR}/web/engine/old_libcxx.h)

@@ -1,6 +1,7 @@
 #include "linnet/base/peak_memory.h"
 
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <fstream>
@@ -41,6 +42,14 @@ int64_t AvailableMemory() {
       available = std::min(available, std::max<int64_t>(limit - taken, 0));
   }
   return available;
+}
+
+int64_t MachineMemory() {
+#ifdef __EMSCRIPTEN__
+  return int64_t{2} << 30;  // -sMAXIMUM_MEMORY: sysconf() reports the memory in use
+#else
+  return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+#endif
 }
 
 void ResetPeakMemory() { std::ofstream("/proc/self/clear_refs") << 5; }

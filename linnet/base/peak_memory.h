@@ -1,4 +1,4 @@
-// Peak memory of this process, and available memory of the machine.
+// Peak memory of this process, and memory of the machine.
 //
 //   ResetPeakMemory();
 //   Work();
@@ -20,6 +20,9 @@ void ResetPeakMemory();
 // Bytes that can still be allocated before the machine, or the container's control group, runs out
 // of memory; 0 if the kernel does not report this number.
 int64_t AvailableMemory();
+
+// Bytes of memory of the machine.
+int64_t MachineMemory();
 
 }  // namespace linnet
 

@@ -1,13 +1,12 @@
 #include "linnet/engine.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <utility>
 #include <vector>
 
 #include "linnet/base/hidden.h"
+#include "linnet/base/peak_memory.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
 #include "linnet/error.h"
@@ -172,8 +171,7 @@ StateData Engine::Impl::NewState(size_t batch) const {
       (static_cast<double>(model.layout->Floats(capacity) + model.layout->Tokens(capacity)) *
            sizeof(float) +
        8);
-  const double memory =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  const auto memory = static_cast<double>(MachineMemory());
   if (bytes > memory) {
     throw InputError(model_->path(), ": cannot make a state of ", batch, " sequences: it takes ",
                      FormatBytes(bytes), " and this machine has ", FormatBytes(memory),

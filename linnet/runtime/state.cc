@@ -1,8 +1,6 @@
 #include "linnet/state.h"
 #include "linnet/model/checkpoint.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstdint>
@@ -12,6 +10,7 @@
 
 #include "linnet/base/function_ref.h"
 #include "linnet/base/hash.h"
+#include "linnet/base/peak_memory.h"
 #include "linnet/base/units.h"
 #include "linnet/error.h"
 #include "linnet/io/json.h"
@@ -30,10 +29,6 @@ uint64_t Checksum(std::initializer_list<std::span<const std::byte>> parts) {
   uint64_t hash = 0;
   for (const std::span<const std::byte> part : parts) hash = Hash(part, hash);
   return hash;
-}
-
-double MachineMemory() {
-  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
 // Throws unless all values are finite. If `narrow`, each float holds two bfloat16; a number whose
@@ -105,9 +100,10 @@ void StateData::Reserve(size_t most) {
   StateData larger = Like(*this, RoundUp(std::max(most, capacity + capacity / 2), kCapacityStep));
   const double bytes = static_cast<double>(batch()) * sizeof(float) *
                        static_cast<double>(larger.per_sequence() + larger.tokens());
-  if (bytes > MachineMemory()) {
+  if (bytes > static_cast<double>(MachineMemory())) {
     throw InputError("a state of ", batch(), " sequences of ", larger.capacity, " positions takes ",
-                     FormatBytes(bytes), ", and this machine has ", FormatBytes(MachineMemory()));
+                     FormatBytes(bytes), ", and this machine has ",
+                     FormatBytes(static_cast<double>(MachineMemory())));
   }
   larger.Resize(batch());
   for (size_t i = 0; i < batch(); ++i) larger.Copy(*this, i, i);
@@ -197,9 +193,10 @@ void State::Reset(size_t sequence) {
 State State::Fork(size_t copies) const {
   if (copies == 0) throw InputError("a state must be forked into at least one copy");
   const double needed = static_cast<double>(copies) * static_cast<double>(bytes() + 8 * batch());
-  if (needed > MachineMemory()) {
+  if (needed > static_cast<double>(MachineMemory())) {
     throw InputError("a state cannot be forked into ", copies, " copies: they take ",
-                     FormatBytes(needed), " and this machine has ", FormatBytes(MachineMemory()));
+                     FormatBytes(needed), " and this machine has ",
+                     FormatBytes(static_cast<double>(MachineMemory())));
   }
   std::vector<size_t> sequences;
   for (size_t i = 0; i < batch() * copies; ++i) sequences.push_back(i / copies);

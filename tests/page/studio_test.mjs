@@ -1,5 +1,5 @@
-// Tests the studio, the static site of web/build, in a browser: every page in both languages and
-// themes, at three widths; and accessibility with axe-core.
+// Tests the studio, the static site of web/build, in a browser: the work of every page; languages,
+// themes and widths; and accessibility with axe-core.
 //
 //   node tests/page/studio_test.mjs SITE
 import { createReadStream, existsSync, readFileSync, statSync } from 'node:fs';
@@ -87,6 +87,25 @@ await run({
     assert.notEqual(await page.$eval('#answers canvas', (canvas) => canvas.toDataURL()), before);
     assert.deepEqual(page.faults, []);
   },
+  'a visitor who draws at once is not disturbed by the page\'s own drawing': async () => {
+    const page = await open('');
+    await page.waitForFunction(() => document.getElementById('stop').hidden === false);
+    await draw(page);
+    await says(page, /µs a pixel/);
+    assert.equal(await page.locator('#answers canvas').count(), 6);
+    assert.deepEqual(page.faults, []);
+  },
+  'the dashed line is at the cut': async () => {
+    const page = await open('');
+    for (const row of [4, 14, 27]) {
+      await page.$eval('#cut', (input, value) => {
+        input.value = value;
+        input.dispatchEvent(new Event('input'));
+      }, row);
+      const [sheet, line] = await Promise.all(['#paper', '#cut-line'].map((id) => page.locator(id).boundingBox()));
+      assert.ok(Math.abs((line.y - sheet.y) / sheet.height - row / 28) < 0.02, String(row));
+    }
+  },
   'the sheet is drawn on by keyboard, erased and cleared': async () => {
     const page = await open('');
     await says(page, /µs a pixel/);
@@ -127,6 +146,9 @@ await run({
     assert.match(await page.textContent('#memory-gated'), /^84 kB/);
     assert.match(await page.textContent('#memory-softmax'), /^3.2\d MB/);
     assert.equal(await page.locator('#curve polyline').count(), 2);
+    await page.click('#language');
+    assert.equal(await page.textContent('#pixel-gated'), '784 / 784');
+    assert.match(await page.textContent('#say'), /^最后/);
     assert.deepEqual(page.faults, []);
   },
   'text is written, and forked by a click': async () => {
@@ -166,7 +188,6 @@ await run({
     const page = await open('text.html');
     await page.evaluate(() => navigator.serviceWorker.ready);
     await page.waitForFunction(() => navigator.serviceWorker.controller !== null);
-    await page.reload();
     await page.click('#go');
     await says(page, /bytes a second/);
     await page.context().setOffline(true);
@@ -179,9 +200,9 @@ await run({
     await says(page, /too old/);
     assert.deepEqual(page.faults, []);
   },
-  'every page: nothing serious for axe-core, nothing to scroll sideways, in both languages and themes': async () => {
+  'every page: nothing serious for axe-core, nothing to scroll sideways': async () => {
     for (const name of PAGES) {
-      for (const [colorScheme, locale, width] of [['light', 'en-GB', 1100], ['dark', 'zh-CN', 360], ['light', 'zh-CN', 768]]) {
+      for (const [colorScheme, locale, width] of [['light', 'en-GB', 1100], ['dark', 'zh-CN', 360], ['light', 'zh-CN', 768], ['dark', 'en-GB', 320]]) {
         const page = await open(name, { colorScheme, locale, viewport: { width, height: 800 } });
         if (name === 'index.html') await says(page, /µs|微秒/);
         await page.evaluate(axe);

@@ -111,7 +111,7 @@ test('text is that of the native program', () => {
   const own = net.generate('ROMEO:', {temperature: 0, maxTokens: 120, reader: piece => void pieces.push(piece)});
   assert.equal(own, pieces.join(''));
   assert.equal(own, text);
-  assert.equal(net.decode(net.encode('To be, or')), 'To be, or');
+  for (const text of ['To be, or', '\ufeffé']) assert.equal(net.decode(net.encode(text)), text);
   assert.equal(new TextDecoder().decode(net.tokenBytes(net.encode('x')[0])), 'x');
   assert.equal(net.generate('ROMEO:', {reader: () => false}).length, 1);
   assert.equal(net.generate('O', {maxTokens: 400, seed: 2, stop: ['e']}).includes('e'), false);
@@ -121,6 +121,12 @@ test('couplets are those of the native program', () => {
   const lines = open('couplet').couplets('海上明月', {candidates: 3});
   const want = native('couplet', model('couplet'), '海上明月', '--count', '3')[0].answers;
   assert.deepEqual(lines.map(({text}) => text), want.map(({text}) => text));
+});
+
+test('many sequences fit the memory', () => {
+  const net = open('digits-softmax');
+  assert.equal(net.newState(64).batch, 64);
+  net.free();
 });
 
 test('a choice follows its options', () => {
@@ -140,6 +146,13 @@ test('failures have a kind and a message', () => {
   fails('input', /junk: /, () => linnet.open(new Uint8Array(100), {label: 'junk'}));
   fails('input', /int4/, () => open('digits', 'int4'));
   fails('input', /256/, () => net.newState().step([256]));
+  fails('input', /4294967296 is not/, () => net.newState().step([2 ** 32]));
+  fails('input', /1.5 is not/, () => net.sample(1.5));
+  fails('input', /1.5 is not/, () => net.sample(1, {seed: 1.5}));
+  fails('input', /300 is not/, () => net.byteBits(new Float32Array(net.outputs), 300, 1));
+  fails('input', /whole number of images/, () => net.bitsPerDim(new Uint8Array(1600)));
+  fails('input', /sequence/, () => net.newState().position(9));
+  fails('input', /callback/, () => net.sample(1, {progress: () => net.free()}));
   fails('input', /2 tokens for 1 sequences/, () => net.newState().step([1, 2]));
   fails('input', /tokens for 2/, () => net.newState(2).read([1, 2, 3]));
   fails('input', /outputs/, () => net.drawByte(new Float32Array(3), 1));

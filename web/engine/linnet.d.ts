@@ -1,8 +1,9 @@
-// Types of linnet.js, which describes the engine. Numbers are checked by the module: calls throw LinnetError.
+// Types of linnet.js, which describes the engine. Calls with wrong arguments throw a LinnetError of kind 'input'.
 
 export type Kind = 'input' | 'runtime' | 'memory' | 'unsupported' | 'internal' | 'cancelled';
 
 export class LinnetError extends Error {
+  constructor(kind: Kind, message: string);
   readonly kind: Kind;
 }
 
@@ -34,13 +35,14 @@ export interface ImageSampling {
 export interface ImageOptions extends ImageSampling {
   /** Images generated together. Default 64. */
   batch?: number;
-  /** Called after each batch. Returns false to end the call with a LinnetError of kind 'cancelled'. */
+  /** Called after each batch; must not call linnet. Returns false to end the call with a LinnetError of kind 'cancelled'. */
   progress?(done: number, total: number): boolean | void;
 }
 
 export function load(source: Bytes | Response | WebAssembly.Module | Promise<Bytes | Response>): Promise<Linnet>;
 
 export class Linnet {
+  private constructor();
   readonly version: string;
   open(file: Bytes, options?: {precision?: Precision | null; label?: string}): Model;
   choose(logits: ArrayLike<number>, draw: number | bigint, options?: Sampling): number;
@@ -53,6 +55,7 @@ export interface Couplet {
 }
 
 export class Model {
+  private constructor();
   readonly task: string;
   readonly precision: Precision;
   readonly spec: Record<string, unknown>;
@@ -79,6 +82,7 @@ export class Model {
   newState(batch?: number): State;
   loadState(bytes: Uint8Array): State;
   sample(count?: number, options?: ImageOptions): Uint8Array;
+  /** known: bytes of each image to keep. */
   complete(images: Uint8Array, known: number, options?: ImageOptions): Uint8Array;
   drawByte(outputs: Float32Array | null, position: number, options?: ImageSampling & {image?: number}): number;
   byteBits(outputs: Float32Array | null, byte: number, position: number): number;
@@ -89,12 +93,15 @@ export class Model {
   generate(prompt?: string, options?: Sampling & {
     maxTokens?: number;
     stop?: string | string[];
+    /** Receives each piece of text; must not call linnet. Returns false to end the text. */
     reader?(piece: string): boolean | void;
   }): string;
+  /** candidates: 5 unless given. */
   couplets(first: string, options?: Sampling & {candidates?: number; beam?: number; freeForm?: boolean}): Couplet[];
 }
 
 export class State {
+  private constructor();
   readonly model: Model;
   readonly batch: number;
   readonly bytes: number;

@@ -7,13 +7,14 @@
 //   const outputs = state.step([0]);              // the head's outputs for the next byte
 //   const byte = model.drawByte(outputs, 1, {seed: 7});
 //
-// linnet.d.ts has the types. Names and meaning are those of linnet's Python package. Objects own memory of the module:
-// free() returns it; objects that are forgotten return theirs when JavaScript collects them. A call blocks its thread,
-// so pages call from a worker.
+// linnet.d.ts has the types. Objects own memory of the module: free() returns it; objects that are forgotten return
+// theirs when JavaScript collects them. A call blocks its thread, so pages call from a worker. Callbacks must not call
+// linnet.
 
 const STATUS = ['', 'input', 'runtime', 'memory', 'unsupported', 'internal', 'cancelled'];
 const STATE_KINDS = ['none', 'constant', 'cache', 'tokens'];
 const ENOSYS = 52;  // WASI's errno for a function that does not exist
+const decode = bytes => new TextDecoder('utf-8', {ignoreBOM: true}).decode(bytes);
 
 /** A failure of linnet. `kind`: 'input', 'runtime', 'memory', 'unsupported', 'internal' or 'cancelled'. */
 export class LinnetError extends Error {
@@ -21,6 +22,15 @@ export class LinnetError extends Error {
     super(message);
     this.name = 'LinnetError';
     this.kind = kind;
+  }
+}
+
+// Throws unless the values are whole numbers in 0 .. most, which the module would otherwise truncate.
+function checkWhole(values, name, most = 0x7fffffff) {
+  for (const value of values) {
+    if (!Number.isInteger(value) || value < 0 || value > most) {
+      throw new LinnetError('input', `${name}: ${value} is not a whole number in 0 .. ${most}`);
+    }
   }
 }
 
@@ -38,6 +48,7 @@ export async function load(source) {
 export class Linnet {
   #calls = new Map();  // callbacks of calls under way, by number
   #count = 0;
+  #inCallback = false;
   #owned = new FinalizationRegistry(release => release());
 
   static async start(module) {
@@ -48,7 +59,7 @@ export class Linnet {
     return linnet;
   }
 
-  // The system calls of the C library. Models come from memory, so only messages on stderr need one.
+  // The system calls of the C library. Models come from memory, so none but the clock is needed.
   #imports(module) {
     const imports = {
       linnet: {
@@ -68,7 +79,7 @@ export class Linnet {
     };
     for (const {module: from, name} of WebAssembly.Module.imports(module)) {
       imports[from] ??= {};
-      imports[from][name] ??= () => ENOSYS;
+      imports[from][name] ??= () => from === 'env' ? -ENOSYS : ENOSYS;  // env: Linux's convention
     }
     return imports;
   }
@@ -99,7 +110,7 @@ export class Linnet {
 
   text(at) {
     const memory = new Uint8Array(this.c.memory.buffer);
-    return new TextDecoder().decode(memory.subarray(at, memory.indexOf(0, at)));
+    return decode(memory.subarray(at, memory.indexOf(0, at)));
   }
 
   error() {
@@ -110,6 +121,11 @@ export class Linnet {
     if (status !== 0) throw this.error();
   }
 
+  /** Throws if a callback of a call under way is running. */
+  guard() {
+    if (this.#inCallback) throw new LinnetError('input', 'a callback must not call linnet');
+  }
+
   handle(pointer) {
     if (pointer === 0) throw this.error();
     return pointer;
@@ -117,6 +133,7 @@ export class Linnet {
 
   /** Calls body(arena) and frees what the arena allocated. */
   scope(body) {
+    this.guard();
     const arena = new Arena(this);
     try {
       return body(arena);
@@ -130,11 +147,14 @@ export class Linnet {
     const call = ++this.#count;
     let failure = null;
     this.#calls.set(call, (...given) => {
+      this.#inCallback = true;
       try {
         return callback(...given) === false ? 1 : 0;
       } catch (error) {
         failure = error;
         return 1;
+      } finally {
+        this.#inCallback = false;
       }
     });
     try {
@@ -179,7 +199,8 @@ class Arena {
     return this.put(values instanceof Float32Array ? values : Float32Array.from(values));
   }
 
-  integers(values) {
+  integers(values, name) {
+    checkWhole(values, name);
     return this.put(values instanceof Int32Array ? values : Int32Array.from(values));
   }
 
@@ -195,8 +216,9 @@ class Arena {
     const view = new DataView(this.linnet.c.memory.buffer, at, size);
     for (const [offset, type, value] of fields) {
       if (value === undefined) continue;
+      if (type !== 'f32' && typeof value !== 'bigint') checkWhole([value], 'an option', Number.MAX_SAFE_INTEGER);
       if (type === 'u64') view.setBigUint64(offset, BigInt(value), true);
-      if (type === 'u32') view.setUint32(offset, value, true);
+      if (type === 'u32') view.setUint32(offset, Math.min(value, 0x7fffffff), true);
       if (type === 'f32') view.setFloat32(offset, value, true);
     }
     return at;
@@ -222,13 +244,10 @@ class Arena {
 /** A trained model and its engine. Made by Linnet.open(). */
 export class Model {
   constructor(linnet, file, precision, label) {
-    const c = linnet.c;
     this.linnet = linnet;
-    const bytes = file instanceof Uint8Array ? file : new Uint8Array(file);
-    this.model = linnet.scope(at => linnet.handle(
-        c.linnet_model_open_memory(at.put(bytes), bytes.length, at.string(label), at.string(precision))));
-    this.engine = c.linnet_engine_new(this.model, 1);
-    const {model, engine} = this;
+    this.model = Model.#open(linnet, file, precision, label);
+    this.engine = linnet.c.linnet_engine_new(this.model, 1);
+    const {c} = linnet, {model, engine} = this;  // not the file: what a function uses lives as long as the function
     linnet.own(this, () => {
       c.linnet_engine_free(engine);
       c.linnet_model_free(model);
@@ -251,7 +270,14 @@ export class Model {
     this.imageBytes = c.linnet_model_image_bytes(model);
   }
 
+  static #open(linnet, file, precision, label) {
+    const bytes = file instanceof Uint8Array ? file : new Uint8Array(file);
+    return linnet.scope(at => linnet.handle(
+        linnet.c.linnet_model_open_memory(at.put(bytes), bytes.length, at.string(label), at.string(precision))));
+  }
+
   free() {
+    this.linnet.guard();
     this.linnet.disown(this);
     this.linnet.c.linnet_engine_free(this.engine);
     this.linnet.c.linnet_model_free(this.model);
@@ -259,6 +285,8 @@ export class Model {
   }
 
   newState(batch = 1) {
+    this.linnet.guard();
+    checkWhole([batch], 'batch');
     return new State(this, this.linnet.handle(this.linnet.c.linnet_state_new(this.engine, batch)));
   }
 
@@ -278,15 +306,20 @@ export class Model {
 
   /** Keeps the first `known` bytes of each of the images and draws the others. */
   complete(images, known, options = {}) {
-    const count = images.length / Math.max(this.imageBytes, 1);
-    if (!Number.isInteger(count)) {
-      throw new LinnetError('input', `${images.length} bytes are not a whole number of images of ${this.imageBytes}`);
-    }
+    const count = this.#count(images);
+    checkWhole([known], 'known');
     return this.#draw(count, options, (at, given, pixels) =>
       this.linnet.c.linnet_complete_images(this.engine, at.put(images), count, known, given, pixels));
   }
 
+  #count(images) {
+    const count = images.length / Math.max(this.imageBytes, 1);
+    if (Number.isInteger(count)) return count;
+    throw new LinnetError('input', `${images.length} bytes are not a whole number of images of ${this.imageBytes}`);
+  }
+
   #draw(count, options, body) {
+    checkWhole([count], 'count');
     const {linnet} = this, size = count * this.imageBytes;
     return linnet.withCallback(options.progress ?? (() => true), call => linnet.scope(at => {
       const pixels = at.room(size);
@@ -298,6 +331,7 @@ export class Model {
   /** Draws byte `position` of an image from the outputs after the byte before it; null at position 0. */
   drawByte(outputs, position, {image = 0, ...options} = {}) {
     const {linnet} = this;
+    checkWhole([position, image], 'position and image');
     return linnet.scope(at => {
       const byte = at.room(1);
       linnet.check(linnet.c.linnet_draw_byte(
@@ -309,6 +343,8 @@ export class Model {
   /** -log2 p of byte `position` of an image, given all bytes before it. */
   byteBits(outputs, byte, position) {
     const {linnet} = this;
+    checkWhole([byte], 'byte', 255);
+    checkWhole([position], 'position');
     return linnet.scope(at => {
       const nats = at.room(8);
       linnet.check(linnet.c.linnet_byte_nats(
@@ -327,7 +363,7 @@ export class Model {
 
   /** Bits per byte of each of the images. */
   bitsPerDim(images) {
-    const {linnet} = this, count = images.length / Math.max(this.imageBytes, 1);
+    const {linnet} = this, count = this.#count(images);
     return linnet.scope(at => {
       const mean = at.room(8), each = at.room(8 * count);
       linnet.check(linnet.c.linnet_bits_per_dim(this.engine, at.put(images), count, 0, mean, each));
@@ -353,17 +389,18 @@ export class Model {
   decode(tokens) {
     const {linnet} = this;
     return linnet.scope(at => {
-      const from = at.integers(tokens), bytes = at.room(4);
+      const from = at.integers(tokens, 'tokens'), bytes = at.room(4);
       linnet.check(linnet.c.linnet_decode(this.model, from, tokens.length, 0, 0, bytes));
       const size = new DataView(linnet.c.memory.buffer).getUint32(bytes, true), text = at.room(size + 1);
       linnet.check(linnet.c.linnet_decode(this.model, from, tokens.length, text, size + 1, bytes));
-      return new TextDecoder().decode(linnet.bytes(text, size).slice());
+      return decode(linnet.bytes(text, size).slice());
     });
   }
 
   /** The bytes of one token that is not the first of its text. They may be part of a character. */
   tokenBytes(token) {
     const {linnet} = this;
+    checkWhole([token], 'token');
     return linnet.scope(at => {
       const bytes = at.room(4);
       linnet.check(linnet.c.linnet_token_text(this.model, token, 0, 0, bytes));
@@ -383,7 +420,7 @@ export class Model {
     const {linnet} = this;
     let text = '';
     const receive = bytes => {
-      const piece = new TextDecoder().decode(bytes.slice());
+      const piece = decode(bytes.slice());
       text += piece;
       return reader(piece);
     };
@@ -410,12 +447,14 @@ export class Model {
         [16, 'u32', freeForm === undefined ? undefined : Number(freeForm)],
       ]);
       const lines = linnet.handle(c.linnet_write_couplets(this.engine, at.put(bytes), bytes.length, options));
-      const found = Array.from({length: c.linnet_couplets_count(lines)}, (_, i) => ({
-        text: linnet.text(c.linnet_couplets_text(lines, i)),
-        logProbability: c.linnet_couplets_log_probability(lines, i),
-      }));
-      c.linnet_couplets_free(lines);
-      return found;
+      try {
+        return Array.from({length: c.linnet_couplets_count(lines)}, (_, i) => ({
+          text: linnet.text(c.linnet_couplets_text(lines, i)),
+          logProbability: c.linnet_couplets_log_probability(lines, i),
+        }));
+      } finally {
+        c.linnet_couplets_free(lines);
+      }
     });
   }
 }
@@ -434,6 +473,7 @@ export class State {
   }
 
   free() {
+    this.model.linnet.guard();
     this.model.linnet.disown(this);
     this.#c.linnet_state_free(this.state);
     this.state = 0;
@@ -445,7 +485,10 @@ export class State {
 
   /** Tokens that a sequence has read. */
   position(sequence = 0) {
-    return this.#c.linnet_state_position(this.state, sequence);
+    checkWhole([sequence], 'sequence');
+    const position = this.#c.linnet_state_position(this.state, sequence);
+    this.model.linnet.check(this.#c.linnet_last_status());
+    return position;
   }
 
   /** Bytes of memory of all sequences. */
@@ -457,7 +500,7 @@ export class State {
   step(tokens) {
     this.#expect(tokens, this.batch);
     return this.#read(this.batch * this.model.outputs, (at, outputs) =>
-      this.#c.linnet_step(this.model.engine, this.state, at.integers(tokens), outputs));
+      this.#c.linnet_step(this.model.engine, this.state, at.integers(tokens, 'tokens'), outputs));
   }
 
   /** Reads tokens [batch, length] in one pass: outputs [batch, outputs] of the last position; with `every`, of all
@@ -467,10 +510,11 @@ export class State {
     this.#expect(tokens, batch * Math.trunc(length));
     return this.#read(batch * (every ? length : 1) * this.model.outputs, (at, outputs) =>
       (every ? this.#c.linnet_prefix_all : this.#c.linnet_prefix)(
-          this.model.engine, this.state, at.integers(tokens), length, outputs));
+          this.model.engine, this.state, at.integers(tokens, 'tokens'), length, outputs));
   }
 
   #expect(tokens, count) {
+    if (this.state === 0) throw new LinnetError('input', 'the state was freed');
     if (tokens.length !== count) {
       throw new LinnetError('input', `${tokens.length} tokens for ${this.batch} sequences`);
     }
@@ -490,25 +534,30 @@ export class State {
   }
 
   copy() {
+    this.model.linnet.guard();
     return this.#made(this.#c.linnet_state_clone(this.state));
   }
 
   /** A state with `copies` copies of each sequence side by side. */
   fork(copies) {
+    this.model.linnet.guard();
+    checkWhole([copies], 'copies');
     return this.#made(this.#c.linnet_state_fork(this.state, copies));
   }
 
   /** A state with these sequences in this order. */
   select(sequences) {
     return this.model.linnet.scope(at =>
-      this.#made(this.#c.linnet_state_select(this.state, at.integers(sequences), sequences.length)));
+      this.#made(this.#c.linnet_state_select(this.state, at.integers(sequences, 'sequences'), sequences.length)));
   }
 
   append(other) {
+    this.model.linnet.guard();
     this.model.linnet.check(this.#c.linnet_state_append(this.state, other.state));
   }
 
   reset() {
+    this.model.linnet.guard();
     this.model.linnet.check(this.#c.linnet_state_reset(this.state));
   }
 

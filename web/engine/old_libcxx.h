@@ -1,4 +1,4 @@
-// Functions of C++20 that libc++ 13 lacks, which comes with Debian 12's emscripten. Included before
+// Functions of C++20 that old libc++ lacks; Debian 12's emscripten has libc++ 13. Included before
 // every file of the build for the browser.
 #ifndef LINNET_WEB_ENGINE_OLD_LIBCXX_H_
 #define LINNET_WEB_ENGINE_OLD_LIBCXX_H_
@@ -9,23 +9,26 @@
 #include <iterator>
 #include <version>
 
-#if _LIBCPP_VERSION < 14000
 namespace std {
 
+#if _LIBCPP_VERSION < 14000
 template <class To, class From>
 constexpr To bit_cast(const From& from) noexcept {
   return __builtin_bit_cast(To, from);
 }
 
+#endif
+
+#if _LIBCPP_VERSION < 15000
 namespace ranges {
 template <class A, class B>
 bool equal(const A& a, const B& b) {
   return std::equal(std::begin(a), std::end(a), std::begin(b), std::end(b));
 }
 }  // namespace ranges
+#endif
 
 }  // namespace std
-#endif
 #endif
 
 #endif  // LINNET_WEB_ENGINE_OLD_LIBCXX_H_

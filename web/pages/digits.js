@@ -6,9 +6,9 @@ const paper = at('paper');
 let drawing = new Float32Array(SIDE * SIDE);  // 0 .. 255, white on black as in MNIST
 let surprise = null;  // bits of each pixel of the drawing, if asked for
 let answers = [];  // {pixels, bits, canvas}
-let erasing = false, working = null, cursor = null;
+let erasing = false, cursor = null;
 
-const ready = studio.begin({
+studio.begin({
   zh: {
     title: '数字 · linnet', heading: '画半个数字，网络来画完',
     lead: '在虚线以上画。虚线以下由网络一个像素接一个像素地续写：每个像素花同样的时间，记忆从不变大。',
@@ -52,6 +52,10 @@ function show() {
 
 // Draws or erases a stroke between two points, in pixels: full within half a pixel, none beyond one and a half.
 function stroke(from, to) {
+  if (studio.working !== null) {  // what is drawn now would change under the network
+    studio.quit();
+    shell.say();
+  }
   const [dx, dy] = [to.x - from.x, to.y - from.y], length = Math.hypot(dx, dy) || 1;
   for (let y = 0; y < SIDE; ++y) {
     for (let x = 0; x < SIDE; ++x) {
@@ -73,12 +77,13 @@ function point(event) {
 
 let last = null;
 paper.addEventListener('pointerdown', event => {
+  if (!event.isPrimary || event.button !== 0) return;
   paper.setPointerCapture(event.pointerId);
   last = point(event);
   stroke(last, last);
 });
 paper.addEventListener('pointermove', event => {
-  if (last === null) return;
+  if (last === null || !event.isPrimary) return;
   for (const moved of event.getCoalescedEvents?.() ?? [event]) {
     const next = point(moved);
     stroke(last, next);
@@ -115,7 +120,7 @@ function gallery() {
     const canvas = document.createElement('canvas');
     canvas.width = canvas.height = SIDE;
     canvas.setAttribute('role', 'img');
-    canvas.setAttribute('aria-label', studio.fill('answer', {n: i + 1}));
+    canvas.setAttribute('aria-label', shell.filled('answer', {n: i + 1}));
     return {canvas, pixels: new Uint8Array(SIDE * SIDE), bits: new Float32Array(SIDE * SIDE)};
   });
   at('answers').replaceChildren(...answers.map(({canvas}) => {
@@ -125,35 +130,11 @@ function gallery() {
   }));
 }
 
-// Runs a task of this page: one at a time, with the button that stops it.
-async function work(body) {
-  if (!ready) return;
-  working?.abort();
-  const mine = working = new AbortController();
-  at('stop').hidden = false;
-  studio.say('working');
-  try {
-    const result = await body(mine.signal);
-    if (mine !== working) return;
-    if (mine.signal.aborted || result.stopped) studio.say('stopped');
-    else studio.say('done', {time: Math.round(result.microseconds), state: studio.bytes(result.stateBytes)});
-  } catch (error) {
-    if (mine === working) studio.failed(error);
-  } finally {
-    if (mine === working) {
-      working = null;
-      at('stop').hidden = true;
-    }
-  }
-}
-
 // Continues the first rows of the drawing, into the gallery or, `alone`, on the sheet.
 async function continueFrom(known, alone, seed, signal) {
   const temperature = Number(at('temperature').value);
   const given = {...studio.models.digits, known, count: alone ? 1 : COUNT, seed, temperature};
-  return studio.run('complete', given, {signal, handle(event, data) {
-    if (signal.aborted) return;
-    if (event === 'loading') return studio.loading(data);
+  const {microseconds, stateBytes} = await studio.run('complete', given, {signal, handle(_, data) {
     if (alone) {
       drawing.set(data.bytes[0], data.from);
       surprise.set(data.bits[0], data.from);
@@ -165,54 +146,56 @@ async function continueFrom(known, alone, seed, signal) {
     }
     show();
   }});
+  return ['done', {time: Math.round(microseconds), state: studio.bytes(stateBytes)}];
 }
 
-function finish(seed = studio.seed()) {
+function finish() {
   const known = bytes().slice(0, rows() * SIDE);
-  if (!known.some(byte => byte > 0)) return studio.say('empty');
-  return work(async signal => {
-    const {bits} = await studio.run('surprise', {...studio.models.digits, image: bytes()},
-      {handle: (event, data) => event === 'loading' && studio.loading(data)});
-    surprise = bits;
+  if (!known.some(byte => byte > 0)) {
+    studio.quit();
+    return shell.say(['empty']);
+  }
+  return studio.work(async signal => {
+    surprise = (await studio.run('surprise', {...studio.models.digits, image: bytes()}, {signal})).bits;
     gallery();
     for (const answer of answers) {
       answer.pixels.set(known);
-      answer.bits.set(bits.subarray(0, known.length));
+      answer.bits.set(surprise.subarray(0, known.length));
     }
     show();
-    studio.say('working');
-    return continueFrom(known, false, seed, signal);
+    return continueFrom(known, false, studio.seed(), signal);
   });
 }
 
-at('go').addEventListener('click', () => finish());
-at('stop').addEventListener('click', () => working?.abort());
-at('clear').addEventListener('click', () => {
-  working?.abort();
+// Empties the sheet and the gallery.
+function clear() {
   drawing.fill(0);
   surprise = null;
   answers = [];
   at('answers').replaceChildren();
-  studio.say();
   show();
+}
+
+at('go').addEventListener('click', finish);
+at('clear').addEventListener('click', () => {
+  studio.quit();
+  shell.say();
+  clear();
 });
 at('erase').addEventListener('click', () => {
   erasing = !erasing;
   at('erase').setAttribute('aria-pressed', String(erasing));
 });
-at('dream').addEventListener('click', () => work(async signal => {
-  answers = [];
-  at('answers').replaceChildren();
-  drawing.fill(0);
+at('dream').addEventListener('click', () => studio.work(signal => {
+  clear();
   surprise = new Float32Array(SIDE * SIDE);
   return continueFrom(Uint8Array.of(0), true, studio.seed(), signal);
 }));
 at('cut').addEventListener('input', show);
-at('cut').addEventListener('change', () => finish());
+at('cut').addEventListener('change', finish);
 at('heat').addEventListener('change', show);
-at('temperature').addEventListener('change', () => finish());
-document.addEventListener('keydown', event => event.key === 'Escape' && working?.abort());
+at('temperature').addEventListener('change', finish);
 document.addEventListener('language', () => answers.forEach(({canvas}, i) =>
-  canvas.setAttribute('aria-label', studio.fill('answer', {n: i + 1}))));
+  canvas.setAttribute('aria-label', shell.filled('answer', {n: i + 1}))));
 show();
-if (ready) at('dream').click();
+at('dream').click();

@@ -1,18 +1,29 @@
-// The service worker: keeps everything that a page loads, and answers from it when the network does not.
+// The service worker: keeps the pages, and everything else that a page loads; answers from it when the network does not.
 const KEPT = 'linnet';
+const PAGES = ['./', 'index.html', 'race.html', 'couplet.html', 'text.html', 'shell.css', 'studio.css', 'couplet.css',
+  'shell.js', 'studio.js', 'digits.js', 'race.js', 'couplet.js', 'text.js', 'worker.js', 'linnet.js', 'linnet.wasm'];
 
-self.addEventListener('install', () => self.skipWaiting());
+self.addEventListener('install', event => {
+  self.skipWaiting();
+  event.waitUntil(caches.open(KEPT).then(kept => kept.addAll(PAGES)));
+});
 self.addEventListener('activate', event => event.waitUntil(self.clients.claim()));
+
+async function keep(request, response) {
+  try {
+    await (await caches.open(KEPT)).put(request, response);
+  } catch {}  // no room, or no storage: not kept
+}
+
 self.addEventListener('fetch', event => {
   if (event.request.method !== 'GET' || !event.request.url.startsWith(self.registration.scope)) return;
   event.respondWith((async () => {
-    const kept = await caches.open(KEPT);
     try {
       const response = await fetch(event.request);
-      if (response.ok) event.waitUntil(kept.put(event.request, response.clone()).catch(() => {}));  // no room: not kept
+      if (response.ok) event.waitUntil(keep(event.request, response.clone()));
       return response;
     } catch (error) {
-      const old = await kept.match(event.request, {ignoreSearch: true});
+      const old = await caches.match(event.request, {ignoreSearch: true}).catch(() => undefined);
       if (old === undefined) throw error;
       return old;
     }

@@ -3,16 +3,16 @@
 'use strict';
 const at = id => document.getElementById(id);
 const LANES = ['gated', 'softmax'], PIXELS = 784;
-let laps = {}, working = null;
+let laps = {gated: [], softmax: []};
 
-const ready = studio.begin({
+studio.begin({
   zh: {
     title: '赛跑 · linnet', heading: '循环网络与 softmax 赛跑',
     lead: '两个一样大的网络，同一台机器：你的。左边的状态大小不变；右边的 softmax 注意力要回看以前的每一个像素，' +
       '因此越画越慢，记忆也越来越大。',
     go: '开始', stop: '停', gated: '门控 delta 规则（循环）', softmax: 'softmax（缓存）', sheet: '正在画的数字',
     time: '每像素', memory: '所用记忆', pixel: '已画', curve: '每像素的微秒数', working: '正在画……', stopped: '停了。',
-    done: '最后五十个像素：softmax 每像素用时是循环网络的 {times} 倍，记忆是 {memory} 倍。', axis: '像素', micro: '微秒',
+    done: '最后几十个像素：softmax 每像素用时是循环网络的 {times} 倍，记忆是 {memory} 倍。', axis: '像素', micro: '微秒',
     explain: '两个网络都是 4 层 × 128，在 MNIST 上训练。图是 28 × 28；长度越大，差距越大：32 × 32 的彩色图有 3,072 个字节。',
     of: '{n} / 784',
   },
@@ -23,14 +23,14 @@ const ready = studio.begin({
     go: 'Start', stop: 'Stop', gated: 'Gated delta rule (recurrent)', softmax: 'Softmax (cache)',
     sheet: 'The digit that is being drawn', time: 'Time a pixel', memory: 'Memory in use', pixel: 'Drawn',
     curve: 'Microseconds a pixel over the pixels', working: 'Drawing …', stopped: 'Stopped.',
-    done: 'Over the last fifty pixels, softmax took {times} times as long a pixel, and {memory} times the memory.',
+    done: 'Over the last pixels, softmax took {times} times as long a pixel, and {memory} times the memory.',
     axis: 'pixel', micro: 'µs', of: '{n} of 784',
     explain: 'Both networks are 4 layers x 128, trained on MNIST. These images have 28 x 28 pixels. The longer the ' +
       'sequence, the wider the gap: a color image of 32 x 32 pixels has 3,072 bytes.',
   },
 });
 
-// Times of each lap, [position, microseconds], smoothed over about fifty pixels.
+// Times of each lap, [position, microseconds], each the mean of fifty pixels or more.
 function smooth(lane) {
   return laps[lane].map(([position], i) => {
     let sum = 0, pixels = 0;
@@ -62,58 +62,39 @@ function plot() {
   at('curve').innerHTML = parts.join('');
 }
 
+// What the page says of a lane's last lap.
+function report(lane) {
+  const lap = laps[lane].at(-1);
+  at(`pixel-${lane}`).textContent = lap ? shell.filled('of', {n: lap[0]}) : '–';
+}
+
 async function run(lane, seed, signal) {
   const pixels = new Uint8Array(PIXELS);
   let drawn = 0, memory = 0;
-  laps[lane] = [];
-  const result = await studio.run('race', {...studio.models[lane], seed}, {signal, handle(event, data) {
-    if (signal.aborted) return;
-    if (event === 'loading') return studio.loading(data);
+  await studio.run('race', {...studio.models[lane], seed}, {signal, handle(_, data) {
     pixels.set(data.bytes, drawn);
     drawn = data.position;
     memory = data.usedBytes;
     laps[lane].push([data.position, data.microseconds]);
     studio.paint(at(`sheet-${lane}`), pixels);
-    const curve = smooth(lane);
-    at(`time-${lane}`).textContent = `${Math.round(curve[curve.length - 1][1])} µs`;
+    at(`time-${lane}`).textContent = `${Math.round(smooth(lane).at(-1)[1])} µs`;
     at(`memory-${lane}`).textContent = studio.bytes(memory);
-    at(`pixel-${lane}`).textContent = studio.fill('of', {n: drawn});
+    report(lane);
     plot();
   }});
-  return {...result, memory};
+  return memory;
 }
 
-async function race() {
-  if (!ready) return;
-  working?.abort();
-  const mine = working = new AbortController();
-  at('stop').hidden = false;
+at('go').addEventListener('click', () => studio.work(async signal => {
+  for (const lane of LANES) await studio.run('warm', studio.models[lane], {signal});
   laps = {gated: [], softmax: []};
-  studio.say('working');
-  try {
-    for (const lane of LANES) {
-      await studio.run('warm', studio.models[lane],
-        {handle: (event, data) => event === 'loading' && studio.loading(data)});
-    }
-    studio.say('working');
-    const seed = studio.seed();
-    const results = await Promise.all(LANES.map(lane => run(lane, seed, mine.signal)));
-    if (mine !== working) return;
-    if (mine.signal.aborted || results.some(result => result.stopped)) return studio.say('stopped');
-    const [one, other] = LANES.map(lane => smooth(lane).pop()[1]);
-    studio.say('done', {times: (other / one).toFixed(1), memory: Math.round(results[1].memory / results[0].memory)});
-  } catch (error) {
-    if (mine === working) studio.failed(error);
-  } finally {
-    if (mine === working) {
-      working = null;
-      at('stop').hidden = true;
-    }
-  }
-}
-
-at('go').addEventListener('click', race);
-at('stop').addEventListener('click', () => working?.abort());
-document.addEventListener('keydown', event => event.key === 'Escape' && working?.abort());
-document.addEventListener('language', () => laps.gated && plot());
+  const seed = studio.seed();
+  const [one, other] = await Promise.all(LANES.map(lane => run(lane, seed, signal)));
+  const [fast, slow] = LANES.map(lane => smooth(lane).at(-1)[1]);
+  return ['done', {times: (slow / fast).toFixed(1), memory: Math.round(other / one)}];
+}));
+document.addEventListener('language', () => {
+  LANES.forEach(report);
+  if (laps.gated.length > 0) plot();
+});
 LANES.forEach(lane => studio.paint(at(`sheet-${lane}`), new Uint8Array(PIXELS)));

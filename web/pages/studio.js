@@ -16,65 +16,94 @@ const studio = {
     text: {file: 'shakespeare', precision: 'int8'},
   },
 
+  // Whether the browser has what the engine needs: workers that are modules, and SIMD and exceptions of WebAssembly. The
+  // probe is a module whose function has a vector inside try and catch_all.
   supported() {
-    // A module whose function has a vector of SIMD inside try and catch_all: what the engine needs.
     const probe = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 10, 13, 1, 11,
       0, 6, 64, 65, 0, 253, 15, 26, 25, 11, 11);
-    return typeof Worker !== 'undefined' && typeof WebAssembly !== 'undefined' && WebAssembly.validate(probe);
+    let modules = false;
+    try {
+      new Worker('data:,', {get type() { modules = true; return 'module'; }}).terminate();
+    } catch {}
+    return modules && typeof WebAssembly !== 'undefined' && WebAssembly.validate(probe);
   },
 
-  // Runs a task of the worker. handle(event, data) receives its events; `signal` stops it. Resolves to its result.
+  // Runs a task of the worker. handle(event, data) receives its events. Resolves to its result; rejects at once when
+  // `signal` aborts.
   run(task, given, {handle = () => {}, signal} = {}) {
+    if (signal?.aborted) return Promise.reject(signal.reason);
     if (this.worker === null) {
       this.worker = new Worker('worker.js', {type: 'module'});
       this.worker.onmessage = ({data}) => this.receive(data);
-      this.worker.onerror = event => {
-        for (const {reject} of this.waiting.values()) reject(new Error(event.message ?? shell.text('broken')));
+      this.worker.onerror = event => {  // the next task starts another worker
+        this.worker.terminate();
+        this.worker = null;
+        for (const {reject} of this.waiting.values()) reject(new Error(event.message || shell.text('broken')));
         this.waiting.clear();
       };
     }
     const id = ++this.count;
     return new Promise((resolve, reject) => {
       this.waiting.set(id, {handle, resolve, reject});
-      signal?.addEventListener('abort', () => this.worker.postMessage({stop: id}));
+      signal?.addEventListener('abort', () => {
+        this.waiting.delete(id);
+        this.worker?.postMessage({stop: id});
+        reject(signal.reason);
+      });
       this.worker.postMessage({id, task, ...given});
-      if (signal?.aborted) this.worker.postMessage({stop: id});
     });
   },
 
   receive({id, event, done, error, ...data}) {
     const {handle, resolve, reject} = this.waiting.get(id) ?? {};
     if (handle === undefined) return;
+    if (event === 'loading') return this.loading(data);
     if (event !== undefined) return handle(event, data);
     this.waiting.delete(id);
     if (error !== undefined) reject(new Error(error));
     else resolve(done);
   },
 
-  // Begins a page with its words; says so and returns false where the browser is too old.
+  // Begins a page with its words; says so where the browser is too old. The button and Escape stop its work.
   begin(words) {
     shell.begin(words);
-    if (!this.supported()) this.say('old');
-    return this.supported();
+    document.getElementById('stop').addEventListener('click', () => this.working?.abort());
+    document.addEventListener('keydown', event => event.key === 'Escape' && this.working?.abort());
+    if (!this.supported()) shell.say(['old']);
   },
 
-  fill(key, values = {}) {
-    return shell.text(key).replace(/\{(\w+)\}/g, (_, name) => values[name]);
+  // The work of a page: one at a time. body(signal) resolves to what is said at its end, [key, values].
+  working: null,
+  async work(body) {
+    if (!this.supported()) return;
+    this.working?.abort();
+    const mine = this.working = new AbortController();
+    document.getElementById('stop').hidden = false;
+    shell.say(['working']);
+    try {
+      const end = await body(mine.signal);
+      if (mine === this.working) shell.say(end);
+    } catch (error) {
+      mine.abort();
+      if (mine !== this.working) return;
+      shell.say(error.name === 'AbortError' ? ['stopped'] : ['failed', {message: error.message}]);
+    } finally {
+      if (mine === this.working) this.quit();
+    }
   },
 
-  // What the status line says, in both languages: it is filled again when the language changes.
-  said: [],
-  say(key, values) {
-    this.said = key === undefined ? [] : [key, values];
-    document.getElementById('say').textContent = key === undefined ? '' : this.fill(key, values);
+  // Ends the work; it says nothing more.
+  quit() {
+    this.working?.abort();
+    this.working = null;
+    document.getElementById('stop').hidden = true;
   },
 
   loading({loaded, total}) {
-    this.say('loading', {percent: total > 0 ? `${Math.round(100 * loaded / total)} %` : this.bytes(loaded)});
-  },
-
-  failed(error) {
-    this.say('failed', {message: error.message});
+    if (loaded === total) return shell.say(['working']);
+    const percent = Math.min(100, 10 * Math.floor(10 * loaded / total));  // few steps: screen readers read them out
+    const words = ['loading', {progress: total > 0 ? `${percent} %` : this.bytes(loaded)}];
+    if (JSON.stringify(words) !== JSON.stringify(shell.said[0])) shell.say(words);
   },
 
   bytes(count) {
@@ -101,20 +130,21 @@ const studio = {
 };
 
 Object.assign(shell.words.zh, {
-  digits: '数字', race: '赛跑', write: '写作', loading: '正在下载模型 {percent}',
-  where: '一切都在你的浏览器里计算，不向任何地方发送内容。', old: '这个浏览器太旧：需要 WebAssembly 的 SIMD 和异常处理。',
+  digits: '数字', race: '赛跑', write: '写作', loading: '正在下载模型 {progress}',
+  where: '一切都在你的浏览器里计算，不向任何地方发送内容。', old: '这个浏览器太旧：需要模块 worker，以及 WebAssembly 的 SIMD 和异常处理。',
   broken: '引擎没有启动。', failed: '出错了：{message}',
 });
 Object.assign(shell.words.en, {
-  digits: 'Digits', race: 'Race', write: 'Text', loading: 'Downloading the model {percent}',
+  digits: 'Digits', race: 'Race', write: 'Text', loading: 'Downloading the model {progress}',
   where: 'Everything is computed in your browser; nothing is sent anywhere.',
-  old: 'This browser is too old: it needs SIMD and exceptions of WebAssembly.',
+  old: 'This browser is too old: it needs module workers, and SIMD and exceptions of WebAssembly.',
   broken: 'The engine did not start.', failed: 'That failed: {message}',
 });
 shell.pages = [['index.html', 'digits'], ['race.html', 'race'], ['couplet.html', 'couplets'], ['text.html', 'write']];
 
 // In place of the server's stream of a couplet's characters: the lines of this browser's engine.
 shell.stream = async (path, {first, candidates}, handle, signal) => {
+  if (!studio.supported()) throw new Error(shell.text('old'));
   const result = await studio.run('couplets', {...studio.models.couplet, first, candidates}, {signal});
   for (const [candidate, {text}] of result.candidates.entries()) {
     for (const character of text) await handle('character', {candidate, text: character});
@@ -124,7 +154,3 @@ shell.stream = async (path, {first, candidates}, handle, signal) => {
 
 // Pages and models that were loaded once work offline. Not in a private window, and not over plain http.
 navigator.serviceWorker?.register('offline.js').catch(() => {});
-
-document.addEventListener('language', () => {
-  if (studio.said.length > 0) studio.say(...studio.said);
-});

@@ -2,8 +2,12 @@
 // {stop: id} ends it; answers are {id, event, ...} and at last {id, done} or {id, error}.
 import {load} from './linnet.js';
 
-const engine = load(fetch('linnet.wasm'));
-const models = new Map();  // promises, by file and precision
+let loading = null;  // the promise of the engine; a failed one is tried again
+const engine = () => loading ??= load(fetch('linnet.wasm')).catch(error => {
+  loading = null;
+  throw error;
+});
+const models = new Map();  // {opened: promise, tells: who hears of the download}, by file and precision
 const running = new Set();
 
 // Lets waiting messages in, such as a stop.
@@ -34,14 +38,21 @@ async function download(name, tell) {
 async function model(name, precision, tell) {
   const key = `${name} ${precision}`;
   if (!models.has(key)) {
+    const tells = new Set();
     const opened = (async () => {
-      const [linnet, bytes] = await Promise.all([engine, download(name, tell)]);
+      const [linnet, bytes] = await Promise.all([engine(), download(name, (...all) => tells.forEach(one => one(...all)))]);
       return linnet.open(bytes, {precision, label: `${name}.safetensors`});
     })();
     opened.catch(() => models.delete(key));
-    models.set(key, opened);
+    models.set(key, {opened, tells});
   }
-  return models.get(key);
+  const {opened, tells} = models.get(key);
+  tells.add(tell);
+  try {
+    return await opened;
+  } finally {
+    tells.delete(tell);
+  }
 }
 
 // Tells the page at most 60 times a second, and stops where it wants to.
@@ -76,9 +87,7 @@ const tasks = {
   async complete({file, precision, known, count, seed, temperature}, tell, id) {
     const net = await model(file, precision, tell);
     const pace = new Pace(id), total = net.imageBytes;
-    const one = net.newState(1);
-    let head = one.read(known);
-    let state = one.fork(count);
+    const one = net.newState(1), head = one.read(known), state = one.fork(count);
     one.free();
     let outputs = Float32Array.from({length: count * net.outputs}, (_, i) => head[i % net.outputs]);
     let bytes = Array.from({length: count}, () => []), bits = Array.from({length: count}, () => []);
@@ -119,7 +128,8 @@ const tasks = {
       p === 0 ? 0 : net.byteBits(outputs.subarray((p - 1) * net.outputs, p * net.outputs), byte, p))};
   },
 
-  /** Draws one image as fast as it goes: events {position, microseconds a byte of the last ones, usedBytes}. A cache
+  /** Draws one image as fast as it goes: events {position, bytes, microseconds a byte of the last ones,
+   *  usedBytes}. A cache
    *  has room for the whole image; its used bytes are those of the keys and values so far. */
   async race({file, precision, seed}, tell, id) {
     const net = await model(file, precision, tell);
@@ -148,14 +158,19 @@ const tasks = {
     }
   },
 
-  /** Continues a text: events {piece, bits}. The state after any piece can be continued: text is all it needs. */
+  /** Continues a text: events {text}. */
   async write({file, precision, prompt, tokens, seed, temperature, topP}, tell, id) {
-    const net = await model(file, precision, tell), linnet = await engine;
+    const net = await model(file, precision, tell), linnet = await engine();
     const pace = new Pace(id), state = net.newState(1);
     const decoder = new TextDecoder();
-    let logits = state.read(net.encode(prompt, {prompt: true})), text = '', written = 0;
-    const begin = performance.now();
+    const read = net.encode(prompt, {prompt: true});
+    let logits = null, text = '', written = 0;
     try {
+      for (let at = 0; at < read.length; at += 256) {
+        logits = state.read(read.subarray(at, at + 256));
+        if (pace.due() && !await pace.yield()) return {stopped: true};
+      }
+      const begin = performance.now();
       for (; written < tokens; ++written) {
         const token = linnet.choose(logits, written, {seed, temperature, topP});
         if (token === net.end) break;
@@ -174,12 +189,15 @@ const tasks = {
     }
   },
 
-  /** Answers a couplet: {candidates: [{text, score}], unknown}, as linnet serve does. */
+  /** The most likely answers to a couplet: {candidates: [{text, score}], unknown}. unknown is empty: unlike linnet serve,
+   *  the engine does not tell which characters are unknown. */
   async couplets({file, precision, first, candidates}, tell) {
     const net = await model(file, precision, tell);
     const lines = net.couplets(first, {candidates});
     return {
-      candidates: lines.map(({text, logProbability}) => ({text, score: logProbability / [...text].length})),
+      candidates: lines.map(({text, logProbability}) => ({
+        text, score: logProbability / Math.max(1, [...text].filter(one => /\p{L}/u.test(one)).length),
+      })),
       unknown: [],
     };
   },

@@ -14,7 +14,7 @@ shell.begin({
       '它学的是唐宋律诗中的对仗句，五言、七言对得最好。',
     answers: '候选下联', copy: '复制', copyOf: '复制 {text}', copied: '已复制', working: '正在对……', done: '对好了，共 {n} 句。', one: '对好了。', cut: '回答中断了',
     stopped: '停了。', unknown: '不认识：{characters}。',
-    failed: '没有对成：', score: '每字 log p {s}',
+    failed: '没有对成：{message}', score: '每字 log p {s}',
   },
   en: {
     title: 'Couplets · linnet', heading: 'Answer a couplet', first: 'First line', go: 'Answer',
@@ -25,14 +25,9 @@ shell.begin({
       'and Song, so it is best at lines of five and seven.',
     answers: 'Second lines to choose from', copy: 'Copy', copyOf: 'Copy {text}', copied: 'Copied', working: 'Writing …',
     done: '{n} answers.', one: 'One answer.', cut: 'the response broke off', stopped: 'Stopped.', unknown: 'It does not know {characters}.',
-    failed: 'No answer: ', score: 'log p {s} per character',
+    failed: 'No answer: {message}', score: 'log p {s} per character',
   },
 });
-
-const filled = (key, values) => shell.text(key).replace(/\{(\w+)\}/g, (_, name) => values[name]);
-const say = (...parts) => {
-  at('say').textContent = parts.map(([key, values]) => filled(key, values ?? {})).join(' ');
-};
 
 for (const example of EXAMPLES) {
   const button = document.createElement('button');
@@ -78,8 +73,8 @@ function show(index) {
   const pick = at('list').querySelector(`[data-index="${index}"]`);
   pick.firstChild.textContent = candidates[index].text;
   const score = candidates[index].score;
-  pick.lastChild.textContent = score === undefined ? '' : filled('score', { s: score.toFixed(2) });
-  pick.nextSibling.setAttribute('aria-label', filled('copyOf', { text: candidates[index].text }));
+  pick.lastChild.textContent = score === undefined ? '' : shell.filled('score', { s: score.toFixed(2) });
+  pick.nextSibling.setAttribute('aria-label', shell.filled('copyOf', { text: candidates[index].text }));
   if (index === chosen) at('down').textContent = candidates[index].text;
 }
 
@@ -105,7 +100,7 @@ async function ask() {
   at('down').textContent = '';
   at('pair').hidden = at('answers').hidden = false;
   at('stop').hidden = false;
-  say(['working']);
+  shell.say(['working']);
   try {
     let done = null;
     const request = { first, candidates: CANDIDATES, stream: true };
@@ -119,17 +114,17 @@ async function ask() {
       // The server generates a line within milliseconds; the pause makes the writing visible.
       if (event === 'character' && data.candidate === 0) await pause();
     }, mine.signal);
-    mine.signal.throwIfAborted();  // the stream may have ended before Stop was pressed
+    if (mine.signal.aborted) throw mine.signal.reason;  // Stop was pressed after the end of the stream
     if (!done) throw new Error(shell.text('cut'));
     // The final list: distinct lines, the most likely first.
     list(done.candidates);
-    say([candidates.length === 1 ? 'one' : 'done', { n: candidates.length }],
+    shell.say([candidates.length === 1 ? 'one' : 'done', { n: candidates.length }],
       ...(done.unknown.length ? [['unknown', { characters: done.unknown.join('') }]] : []));
   } catch (error) {
     if (mine !== working) return;
     list(candidates.filter(({ text }) => text));
-    if (error.name === 'AbortError') say(['stopped']);
-    else at('say').textContent = shell.text('failed') + shell.explain(error);
+    if (error.name === 'AbortError') shell.say(['stopped']);
+    else shell.say(['failed', { message: () => shell.explain(error) }]);
   } finally {
     if (mine === working) { working = null; at('stop').hidden = true; }
   }

@@ -20,6 +20,21 @@ const shell = {
 
   text(key) { return this.words[this.language][key] ?? key; },
 
+  // The text of `key` with its {names} replaced by values, which may be functions of the language.
+  filled(key, values = {}) {
+    return this.text(key).replace(/\{(\w+)\}/g, (_, name) => {
+      const value = values[name];
+      return typeof value === 'function' ? value() : value;
+    });
+  },
+
+  // Shows parts, each [key, values], in the element #say, and again when the language changes.
+  said: [],
+  say(...parts) {
+    this.said = parts;
+    document.getElementById('say').textContent = parts.map(([key, values]) => this.filled(key, values)).join(' ');
+  },
+
   // The text of an error: the page's own for this status, else the server's, which is in English.
   explain(error) {
     return this.words[this.language][error.status] ?? error.message;
@@ -35,7 +50,7 @@ const shell = {
       const link = document.createElement('a');
       link.href = i === 0 ? './' : address;
       link.dataset.text = word;
-      if (address === file) link.setAttribute('aria-current', 'page');
+      if (file === address || `${file}.html` === address) link.setAttribute('aria-current', 'page');
       return link;
     }));
     const theme = this.recall('theme');
@@ -65,6 +80,7 @@ const shell = {
       if (element.tagName === 'BUTTON') element.title = this.text(element.dataset.label);
     }
     document.title = this.text('title');
+    this.say(...this.said);
     document.dispatchEvent(new Event('language'));
   },
 

@@ -213,7 +213,7 @@ uint8_t DrawByte(const Model& model, std::span<const float> outputs, size_t imag
 
 double ByteNats(const Model& model, std::span<const float> outputs, uint8_t byte, size_t position) {
   CheckOutputs(model, outputs, position);
-  if (position == 0) return -std::log(static_cast<double>(model.first_value()[byte]));
+  if (position == 0) return std::abs(std::log(static_cast<double>(model.first_value()[byte])));
   float nats = 0;
   kernels::MixtureOfLogistics(1, outputs.size() / 3, outputs.data(), &byte, {.nats = &nats},
                               SerialFor);

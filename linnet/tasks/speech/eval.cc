@@ -100,9 +100,9 @@ Confusions ConfusionsOf(const ErrorRate& errors, const std::vector<std::string>&
     all.pairs.push_back({{"said", said}, {"heard", heard_as}, {"count", count}});
     if (all.pairs.size() > kShownConfusions) continue;
     all.shown += all.shown.empty() ? "most often " : ", ";
-    all.shown += pair.second < 0  ? said + " missed"
-                 : pair.first < 0 ? heard_as + " added"
-                                  : said + " heard as " + heard_as;
+    all.shown += pair.second < 0  ? StrCat(said, " missed")
+                 : pair.first < 0 ? StrCat(heard_as, " added")
+                                  : StrCat(said, " heard as ", heard_as);
     all.shown += StrCat(" ", count, "x");
   }
   return all;

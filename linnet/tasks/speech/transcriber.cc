@@ -187,7 +187,7 @@ Transcript Transcriber::Transcribe(const Audio& audio) {
 }
 
 struct LINNET_HIDDEN PhoneStream::Inside {
-  explicit Inside(std::shared_ptr<const Model> model)
+  explicit Inside(const std::shared_ptr<const Model>& model)
       : encoder(model),
         spec(*model->spec().speech()),
         mean(model->input_mean()),
