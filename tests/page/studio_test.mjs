@@ -25,7 +25,7 @@ const server = http.createServer((request, response) => {
 await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
 const url = `http://127.0.0.1:${server.address().port}`;
 const browser = await browserType.launch({ executablePath, args: ['--no-sandbox'] });
-const PAGES = ['index.html', 'race.html', 'couplet.html', 'text.html'];
+const PAGES = ['index.html', 'race.html', 'couplet.html', 'text.html', 'hood.html'];
 
 async function open(name, { before, ...options } = {}) {
   const context = await browser.newContext({ locale: 'en-GB', bypassCSP: true, ...options });
@@ -166,6 +166,21 @@ await run({
     assert.ok(given.length > 3 && text.startsWith(given) && other.startsWith(given) && other !== text);
     assert.deepEqual(page.faults, []);
   },
+  'the memory of the network is shown, and changes': async () => {
+    const page = await open('hood.html');
+    await page.fill('#speed', '9');
+    await page.click('#go');
+    await page.waitForFunction(() => /^2\d\d/.test(document.getElementById('position').textContent));
+    const pictures = () => page.$$eval('#heads canvas', (all) => all.map((canvas) => canvas.toDataURL()));
+    const before = await pictures();
+    assert.equal(before.length, 24);
+    assert.equal(new Set(before).size, 24);
+    await says(page, /Done/);
+    const after = await pictures();
+    assert.ok(after.every((picture, i) => picture !== before[i]));
+    assert.match(await page.textContent('#memory'), /^206 kB/);
+    assert.deepEqual(page.faults, []);
+  },
   'a couplet is answered without a server': async () => {
     const page = await open('couplet.html');
     await page.fill('#first', '海上明月');
@@ -199,6 +214,29 @@ await run({
     const page = await open('', { before: (one) => one.addInitScript(() => { WebAssembly.validate = () => false; }) });
     await says(page, /too old/);
     assert.deepEqual(page.faults, []);
+  },
+  'nothing jumps, and the page stays responsive while the network works': async () => {
+    for (const [name, end] of [['index.html', /µs a pixel/], ['race.html', /times the memory/], ['text.html', /bytes a second/]]) {
+      const watch = (page) => page.addInitScript(() => {
+        window.facts = { shift: 0, block: 0 };
+        new PerformanceObserver((list) => list.getEntries().forEach(({ value }) => { window.facts.shift += value; }))
+          .observe({ type: 'layout-shift', buffered: true });
+        new PerformanceObserver((list) => list.getEntries().forEach(({ duration }) => {
+          window.facts.block = Math.max(window.facts.block, duration);
+        })).observe({ type: 'longtask', buffered: true });
+      });
+      const begin = performance.now();
+      const page = await open(name, { before: watch });
+      if (name !== 'index.html') await page.click('#go');
+      await says(page, end);
+      const { shift, block } = await page.evaluate(() => window.facts);
+      const loaded = await page.evaluate(() => performance.getEntriesByType('resource')
+        .reduce((sum, { encodedBodySize }) => sum + encodedBodySize, 0));
+      // Times and tasks depend on the machine, so they are only shown.
+      console.log(`        ${name}: ${((performance.now() - begin) / 1000).toFixed(1)} s, longest task ${Math.round(block)} ms, ` +
+        `layout shift ${shift.toFixed(3)}, ${(loaded / 1e3).toFixed(0)} kB without the worker's`);
+      assert.ok(shift < 0.02, `${name}: layout shift ${shift}`);
+    }
   },
   'every page: nothing serious for axe-core, nothing to scroll sideways': async () => {
     for (const name of PAGES) {

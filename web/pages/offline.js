@@ -1,7 +1,7 @@
 // The service worker: keeps the pages, and everything else that a page loads; answers from it when the network does not.
 const KEPT = 'linnet';
-const PAGES = ['./', 'index.html', 'race.html', 'couplet.html', 'text.html', 'shell.css', 'studio.css', 'couplet.css',
-  'shell.js', 'studio.js', 'digits.js', 'race.js', 'couplet.js', 'text.js', 'worker.js', 'linnet.js', 'linnet.wasm'];
+const PAGES = ['./', 'index.html', 'race.html', 'couplet.html', 'text.html', 'hood.html', 'shell.css', 'studio.css', 'couplet.css',
+  'shell.js', 'studio.js', 'digits.js', 'race.js', 'couplet.js', 'text.js', 'hood.js', 'worker.js', 'linnet.js', 'linnet.wasm'];
 
 self.addEventListener('install', event => {
   self.skipWaiting();

@@ -130,17 +130,18 @@ const studio = {
 };
 
 Object.assign(shell.words.zh, {
-  digits: '数字', race: '赛跑', write: '写作', loading: '正在下载模型 {progress}',
+  digits: '数字', race: '赛跑', write: '写作', hood: '内部', loading: '正在下载模型 {progress}',
   where: '一切都在你的浏览器里计算，不向任何地方发送内容。', old: '这个浏览器太旧：需要模块 worker，以及 WebAssembly 的 SIMD 和异常处理。',
   broken: '引擎没有启动。', failed: '出错了：{message}',
 });
 Object.assign(shell.words.en, {
-  digits: 'Digits', race: 'Race', write: 'Text', loading: 'Downloading the model {progress}',
+  digits: 'Digits', race: 'Race', write: 'Text', hood: 'Under the hood', loading: 'Downloading the model {progress}',
   where: 'Everything is computed in your browser; nothing is sent anywhere.',
   old: 'This browser is too old: it needs module workers, and SIMD and exceptions of WebAssembly.',
   broken: 'The engine did not start.', failed: 'That failed: {message}',
 });
-shell.pages = [['index.html', 'digits'], ['race.html', 'race'], ['couplet.html', 'couplets'], ['text.html', 'write']];
+shell.pages = [['index.html', 'digits'], ['race.html', 'race'], ['couplet.html', 'couplets'], ['text.html', 'write'],
+  ['hood.html', 'hood']];
 
 // In place of the server's stream of a couplet's characters: the lines of this browser's engine.
 shell.stream = async (path, {first, candidates}, handle, signal) => {

@@ -55,6 +55,14 @@ async function model(name, precision, tell) {
   }
 }
 
+// The fp32 tensors of a safetensors file, by name.
+function tensors(bytes) {
+  const size = Number(new DataView(bytes.buffer, bytes.byteOffset).getBigUint64(0, true));
+  const header = JSON.parse(new TextDecoder().decode(bytes.subarray(8, 8 + size)));
+  return Object.fromEntries(Object.entries(header).filter(([, one]) => one.dtype === 'F32').map(([name, one]) =>
+    [name, new Float32Array(bytes.slice(8 + size + one.data_offsets[0], 8 + size + one.data_offsets[1]).buffer)]));
+}
+
 // Tells the page at most 60 times a second, and stops where it wants to.
 class Pace {
   #last = performance.now();
@@ -153,6 +161,32 @@ const tasks = {
         }
       }
       return {};
+    } finally {
+      state.free();
+    }
+  },
+
+  /** Draws an image slowly: events {position, byte, bits, stateBytes, sums [layers, heads, F, M], ...} with the sums of phi(k) v^T. The
+   *  last keys and values, at most eight, are not in the sums yet. */
+  async watch({file, seed, milliseconds}, tell, id) {
+    const net = await model(file, 'f32', tell);
+    const pace = new Pace(id), state = net.newState(1), {layers, heads, query_dim: dim} = net.spec;
+    let byte = net.drawByte(null, 0, {seed});
+    try {
+      for (let p = 1; p < net.imageBytes; ++p) {
+        const outputs = state.step([byte]);
+        byte = net.drawByte(outputs, p, {seed});
+        const {state: floats} = tensors(state.save()), part = floats.length / layers;
+        const sums = new Float32Array(layers * heads * dim * dim);
+        for (let layer = 0; layer < layers; ++layer) {
+          const begin = layer * part;
+          sums.set(floats.subarray(begin, begin + heads * dim * dim), layer * heads * dim * dim);
+        }
+        tell('state', {position: p, byte, bits: net.byteBits(outputs, byte, p), sums, layers, heads, dim, stateBytes: state.bytes});
+        await new Promise(resolve => setTimeout(resolve, milliseconds));
+        if (!await pace.yield()) return {stopped: true};
+      }
+      return {stateBytes: state.bytes};
     } finally {
       state.free();
     }

@@ -80,6 +80,7 @@ const shell = {
       if (element.tagName === 'BUTTON') element.title = this.text(element.dataset.label);
     }
     document.title = this.text('title');
+    delete document.documentElement.dataset.empty;
     this.say(...this.said);
     document.dispatchEvent(new Event('language'));
   },
