@@ -1,8 +1,8 @@
 // linnet bench generate: times whole images, sampling included. The limit per token is the longer
 // of two times: to read the weights once, and to multiply with them. Both follow from the rates
-// that simple loops reach in the same run. For softmax attention, the time to read the cached keys and values is added.
-// With --stateless, the limit per token is the time to multiply all positions so far with the
-// weights.
+// that simple loops reach in the same run. For softmax attention, the time to read the cached keys
+// and values is added. With --stateless, the limit per token is the time to multiply all positions
+// so far with the weights.
 #include <algorithm>
 #include <functional>
 #include <iostream>
@@ -434,8 +434,8 @@ void AddGenerate(CLI::App& bench) {
       R"(Outputs are checked against a double-precision reference. The limit of a token is the larger of two
 times: reading the weights once for the whole batch, and multiplying with them once per sequence. With
 softmax attention, reading the cached keys and values is added. With --stateless, the limit is the
-time of the products for all tokens so far. Simple loops measure the machine's reading and multiply-add rates in the same
-run, so on a noisy machine a time may fall below its limit.)",
+time of the products for all tokens so far. Simple loops measure the machine's reading and
+multiply-add rates in the same run, so on a noisy machine a time may fall below its limit.)",
       "  linnet bench generate models/digits.safetensors\n"
       "  linnet bench generate --random mnist --batch 1,64 --precision f32,bf16,int8\n"
       "  linnet bench generate --random cifar10 --json\n"

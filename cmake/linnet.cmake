@@ -26,9 +26,9 @@ endfunction()
 
 # linnet_cold_code(TARGET)
 #   Compiles a target with -O1, for targets that spend their time in libraries: programs, tests, readers of files, and
-#   the training half, whose arithmetic is in libtorch, oneDNN and linnet/kernels. Their files, mostly templates of torch, GoogleTest,
-#   CLI11 and JSON, then compile in two thirds of the time. All users of a precompiled header need the same -O: with
-#   another, GCC 12 crashes.
+#   the training half, whose arithmetic is in libtorch, oneDNN and linnet/kernels. Their files, mostly templates of
+#   torch, GoogleTest, CLI11 and JSON, then compile in two thirds of the time. All users of a precompiled header need
+#   the same -O: with another, GCC 12 crashes.
 function(linnet_cold_code target)
   if(NOT EMSCRIPTEN)  # -Os, for size
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)

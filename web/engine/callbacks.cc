@@ -1,5 +1,6 @@
-// Functions of JavaScript as callbacks of the C API. A module of WebAssembly can take the address of
-// an imported function, and linnet.js imports these two; `data` tells it the function to call.
+// Functions of JavaScript as callbacks of the C API. A module of WebAssembly can take the address
+// of an imported function, and linnet.js provides these two. `data` is the number of the function
+// that it is to call.
 #include <cstddef>
 
 #include "linnet/linnet.h"

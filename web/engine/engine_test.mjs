@@ -36,8 +36,8 @@ function off(a, b) {
   return difference / most;
 }
 
-// Narrow products round activations: another order of sums may round one differently.
-const TOLERANCE = {f32: 1e-4, bf16: 2e-2, int8: 5e-2};
+// Narrow products round activations: another order of sums may round one differently, by 1/256 or 1/127 of it.
+const TOLERANCE = {f32: 1e-5, bf16: 1e-2, int8: 1e-2};
 for (const [name, precisions] of Object.entries({
   'digits': ['f32', 'bf16', 'int8'], 'digits-gated-delta': ['f32', 'bf16'], 'digits-softmax': ['f32', 'int8'],
   'shakespeare': ['f32', 'int8'],
@@ -47,13 +47,15 @@ for (const [name, precisions] of Object.entries({
       const net = open(name, precision), length = 60;
       const tokens = Int32Array.from({length}, (_, i) => 3 + (i * i * 7 + i) % 200);
       const want = python(`
-state = linnet.Model(${JSON.stringify(model(name))}, precision="${precision}").new_state()
-print(json.dumps(state.read([${[...tokens]}], every=True).ravel().tolist()))`);
+model = linnet.Model(${JSON.stringify(model(name))}, precision="${precision}")
+tokens, state = [${[...tokens]}], model.new_state()
+print(json.dumps({"whole": model.new_state().read(tokens, every=True).ravel().tolist(),
+                  "steps": [x for token in tokens for x in state.step([token]).ravel().tolist()]}))`);
       const whole = net.newState().read(tokens, {every: true});
-      assert.ok(off(whole, want) < TOLERANCE[precision], `whole: ${off(whole, want)}`);
+      assert.ok(off(whole, want.whole) < TOLERANCE[precision], `whole: ${off(whole, want.whole)}`);
       const state = net.newState();
       const steps = Float32Array.from([...tokens].flatMap(token => [...state.step([token])]));
-      assert.ok(off(steps, want) < TOLERANCE[precision], `steps: ${off(steps, want)}`);
+      assert.ok(off(steps, want.steps) < TOLERANCE[precision], `steps: ${off(steps, want.steps)}`);
       assert.equal(state.position(), length);
       net.free();
     });

@@ -40,11 +40,14 @@ const shell = {
     return this.words[this.language][error.status] ?? error.message;
   },
 
-  // Adds a page's words and fills every element that has data-text or data-label.
+  // Adds a page's words and its header, and fills every element that has data-text or data-label.
   begin(words) {
     for (const language of ['zh', 'en']) Object.assign(this.words[language], words[language]);
     const kept = this.recall('language');
     this.language = kept || (navigator.language.startsWith('zh') ? 'zh' : 'en');
+    document.querySelector('header').innerHTML = `<a class="name" href="./">linnet</a><nav data-label="pages"></nav>
+      <button id="language" type="button" data-text="language"></button>
+      <button id="theme" type="button" data-label="theme"><span aria-hidden="true">◐</span></button>`;
     const file = location.pathname.split('/').pop() || this.pages[0][0];
     document.querySelector('nav').replaceChildren(...this.pages.map(([address, word], i) => {
       const link = document.createElement('a');
