@@ -107,8 +107,8 @@ struct Case {
                                   [this](size_t count, RangeBody body) { pool.For(count, body); });
   }
 
-  // Reads every input of the forward pass once and writes every output once; with `backward`, those
-  // of both passes. With `past_caches`, the stores bypass the caches.
+  // Reads every input and writes every output once: of the forward pass or, with `backward`, of
+  // both passes. With `past_caches`, the stores bypass the caches.
   void Stream(bool backward, bool past_caches) {
     const auto floats = [](const AlignedBuffer<T>& x) { return x.size() * sizeof(T) / 4; };
     const auto read = [&](const AlignedBuffer<T>& x) {
@@ -181,7 +181,7 @@ void Check(Case<T>& problem, const CausalLinearForm& form) {
   CheckCausalLinear(shape, form, std::is_same_v<T, BFloat16>, heads);
 }
 
-// Bytes that the tensors of a problem need, together with the reference that checks it.
+// Bytes of memory for the tensors of a problem and for the reference that checks the results.
 double Need(const CausalLinearBench& options, size_t length) {
   const auto n = static_cast<double>(length), d = static_cast<double>(options.dim),
              m = static_cast<double>(options.value_dim);
@@ -230,8 +230,8 @@ class Measurement {
   bool Fits(size_t length) const {
     const double need = Need(options_, length), there = static_cast<double>(AvailableMemory());
     if (there <= 0 || need <= 0.8 * there) return true;
-    const std::string what = StrCat("N = ", length, " needs ", FormatBytes(need), " of the ",
-                                    FormatBytes(there), " that are free");
+    const std::string what = StrCat("N = ", length, " needs ", FormatBytes(need),
+                                    " of memory, and ", FormatBytes(there), " are free");
     if (longest_ == 0) throw InputError("bench causal-linear: ", what, "; give a smaller --min-n");
     std::cerr << "linnet bench causal-linear: left out: " << what << std::endl;
     return false;
@@ -361,10 +361,11 @@ void CheckCausalLinear(const CausalLinearShape& shape, const CausalLinearForm& f
 void AddCausalLinear(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "causal-linear", "Time the kernel of causal linear attention",
-      R"(Times forward and forward + backward for N = 512, 1024, ... 65536: of the bare product (phi(x) = x,
-no normalizer) and of the fused operation. The limit is the larger of two times: the multiply-adds
-at the machine's peak, and reading and writing the tensors once. Results named .../spread are the
-longest time per token divided by the shortest, over all N.)",
+      R"(Times the forward pass, and forward + backward, for N = 512, 1024, ... 65536. Two
+operations are timed: the bare product (phi(x) = x, no normalizer), and the product fused with
+feature map and normalizer. The limit is the larger of two times: the multiply-adds at the machine's
+peak, and reading and writing the tensors once. Results named .../spread are the longest time per
+token divided by the shortest, over all N.)",
       "  linnet bench causal-linear\n"
       "  linnet bench causal-linear --dim 64 --precision bf16 --layout row\n"
       "  linnet bench causal-linear --max-n 4096 --threads 1 --json\n"
@@ -386,7 +387,7 @@ longest time per token divided by the shortest, over all N.)",
                  "Precision of the tensors: f32 or bf16",
                  CLI::IsMember({"f32", "bf16"}).description(""));
   cli::AddOption(verb, "--device", options->device, "NAME",
-                 "cpu, or cuda: an NVIDIA GPU; the limit is then its memory bandwidth",
+                 "cpu, or cuda (an NVIDIA GPU; the limit is then the GPU's memory bandwidth)",
                  CLI::IsMember({"cpu", "cuda"}).description(""));
   add("--batch", options->batch, "With --device cuda: number of sequences (default: 16)", 1, 65536);
   add("--segments", options->segments,

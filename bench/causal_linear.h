@@ -13,7 +13,8 @@
 namespace linnet::bench {
 
 struct CausalLinearBench : BenchOptions {
-  size_t batch = 0, heads = 8, dim = 32, value_dim = 0;  // batch 0: 1 (GPU: 16); value_dim 0: dim
+  // batch = 0 means 1, or 16 on a GPU; value_dim = 0 means dim.
+  size_t batch = 0, heads = 8, dim = 32, value_dim = 0;
   size_t min_n = 512, max_n = 65536;
   size_t segments = 0;  // on a GPU: concurrent parts of a sequence; 0: automatic
   std::string layout = "head", precision = "f32", device = "cpu";
@@ -42,9 +43,9 @@ void CheckCausalLinear(const kernels::CausalLinearShape& shape, const CausalLine
                        bool bf16, const std::vector<CausalLinearHead>& heads);
 
 // Operations of the forward pass or, with `backward`, of forward and backward together; a
-// multiply-add counts as two. Per position and head, the forward pass takes 2 D M multiply-adds
-// (D = dim, M = value_dim): D M to update the state, D M to read it. Both passes take 7 D M
-// (eqs. 13-15).
+// multiply-add counts as two. With D = dim and M = value_dim, the forward pass takes 2 D M
+// multiply-adds per position and head: D M to update the state, D M to read it. Both passes
+// together take 7 D M (equations 13 to 15 of the paper).
 inline double CausalLinearFlops(const kernels::CausalLinearShape& shape, bool backward) {
   return (backward ? 14.0 : 4.0) * static_cast<double>(shape.dim * shape.value_dim) *
          static_cast<double>(shape.batch * shape.length * shape.heads);

@@ -188,8 +188,8 @@ void Run(const CausalLinearBench& options) {
         4 * values * static_cast<double>(options.dim + options.value_dim) * sizeof(T);
     if (need > 0.9 * static_cast<double>(device.free)) {
       const std::string what =
-          StrCat("N = ", length, " needs ", FormatBytes(need), " of the ",
-                 FormatBytes(static_cast<double>(device.free)), " that the GPU has free");
+          StrCat("N = ", length, " needs ", FormatBytes(need), " of GPU memory, and ",
+                 FormatBytes(static_cast<double>(device.free)), " are free");
       if (records.empty()) {
         throw InputError("bench causal-linear: ", what, "; give a smaller --min-n or --batch");
       }

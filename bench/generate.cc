@@ -55,8 +55,8 @@ double Tolerance(Precision precision) {
 // Returns the relative error; throws RuntimeError if it is above Tolerance().
 double Check(Engine& engine, const Checkpoint& checkpoint, size_t batch) {
   const ModelSpec& spec = checkpoint.spec();
-  // Checks ten positions, or, for Reformer, which has no recurrent form, two chunks, so that
-  // positions also attend to the previous chunk.
+  // Checks ten positions. Reformer, which has no recurrent form, is checked over two chunks
+  // instead, so that positions also attend to the previous chunk.
   const bool steps = engine.model().steps();
   const auto length = static_cast<size_t>(
       std::min(spec.input.max_length, steps ? 10 : 2 * spec.stack.mixer().lsh_chunk));
@@ -100,9 +100,9 @@ double Check(Engine& engine, const Checkpoint& checkpoint, size_t batch) {
     }
   }
   std::sort(errors.begin(), errors.end());
-  // Rounding may hash a position into another bucket, which changes its output and those of all
-  // positions that attend to it. Therefore the median error counts for Reformer, and the maximum
-  // for all others.
+  // Rounding may hash a position into another bucket. This changes the outputs of the position and
+  // of all positions that attend to it. Therefore the median error counts for Reformer, and the
+  // maximum for all others.
   const double error = steps ? errors.back() : errors[errors.size() / 2];
   if (!(error <= Tolerance(engine.model().precision()))) {
     throw RuntimeError("bench generate: outputs differ from the reference's by ", error,
@@ -160,13 +160,14 @@ Stateless MeasureStateless(Engine& engine, size_t pixels, size_t batch) {
     const double width = static_cast<double>(length - result.lengths[i - 1]);
     result.seconds += width * (result.each[i] + result.each[i - 1]) / 2;
   }
-  // The time is a sum over all lengths; the trapezoidal rule counts the first and the last half.
+  // The time is a sum over all lengths. The trapezoidal rule gives the first and the last length
+  // only half their weight, so this adds the other half.
   result.seconds += (result.each.front() + result.each.back()) / 2;
   return result;
 }
 
-// Seconds for a batch of images without a state, timed at every length: what MeasureStateless()
-// approximates.
+// Seconds for a batch of images without a state, timed at every length. MeasureStateless()
+// approximates this number.
 double MeasureWhole(Engine& engine, size_t pixels, size_t batch) {
   const Stopwatch watch;
   if (!engine.model().steps()) {
@@ -191,7 +192,7 @@ struct OverAnImage {
 };
 OverAnImage MeasureMemory(const std::shared_ptr<const Model>& model, size_t pixels, size_t batch,
                           const GenerateBenchOptions& options) {
-  Engine engine(model, {.threads = options.threads});  // a new one, without scratch so far
+  Engine engine(model, {.threads = options.threads});  // a new engine has no scratch yet
   std::vector<float> outputs(batch * engine.output_size());
   std::vector<int32_t> tokens(batch * pixels, model->spec().input.vocabulary / 2);
   ResetPeakMemory();
@@ -408,9 +409,9 @@ void Run(const GenerateBenchOptions& options) {
     if (options.device == cli::DeviceKind::kCuda) {
       std::cout << record.label << ": " << FormatCount(number("images_per_second")) << " images/s, "
                 << FormatCount(number("us_per_step"))
-                << " us per step (at the GPU's rates: " << FormatCount(number("step_bytes_us"))
-                << " us for its bytes, " << FormatCount(number("step_products_us"))
-                << " us for its products)\n";
+                << " us per step (at the GPU's rates, the bytes of a step take "
+                << FormatCount(number("step_bytes_us")) << " us, and its products "
+                << FormatCount(number("step_products_us")) << " us)\n";
       if (!record.identity.contains("kernels_us")) continue;
       for (const auto& [kernel, us] : record.identity["kernels_us"].items()) {
         std::cout << "  " << FormatCount(us.get<double>()) << " us  " << kernel << "\n";
@@ -431,11 +432,12 @@ void AddGenerate(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "generate",
       "Time the generation of images, sampling included, by batch size and precision",
-      R"(Outputs are checked against a double-precision reference. The limit of a token is the larger of two
-times: reading the weights once for the whole batch, and multiplying with them once per sequence. With
-softmax attention, reading the cached keys and values is added. With --stateless, the limit is the
-time of the products for all tokens so far. Simple loops measure the machine's reading and
-multiply-add rates in the same run, so on a noisy machine a time may fall below its limit.)",
+      R"(Outputs are checked against a double-precision reference. The limit of a token is the
+larger of two times: reading the weights once for the whole batch, and multiplying with them once
+per sequence. With softmax attention, reading the cached keys and values is added. With --stateless,
+the limit is the time of the products for all tokens so far. Simple loops measure the machine's
+reading and multiply-add rates in the same run, so on a noisy machine a time may fall below its
+limit.)",
       "  linnet bench generate models/digits.safetensors\n"
       "  linnet bench generate --random mnist --batch 1,64 --precision f32,bf16,int8\n"
       "  linnet bench generate --random cifar10 --json\n"
@@ -469,7 +471,7 @@ multiply-add rates in the same run, so on a noisy machine a time may fall below 
   cli::AddListOption(verb, "--batch", options->batches, "N", "Batch sizes, for example 1,64",
                      cli::Between(1, 1'000'000));
   cli::AddListOption(verb, "--precision", options->precisions, "NAMES",
-                     "f32, bf16, int8 or several (default: the file's)");
+                     "One or more of f32, bf16 and int8 (default: the file's)");
   cli::AddDeviceOption(verb, options->device);
   cli::AddOption(verb, "--lanes", options->cuda.lanes, "N",
                  "With --device cuda: number of parts of the batch that step concurrently",

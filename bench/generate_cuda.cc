@@ -20,8 +20,8 @@ double GpuTolerance(Precision precision) { return precision == Precision::kF32 ?
 
 // Compares the outputs of steps, for the first and the last sequence of the batch, with the
 // reference (ModelRef). Returns the largest relative error of a position; throws RuntimeError if it
-// is too large. 20 positions are enough for the kernel to add the keys and values that it
-// buffers to the state at least once (kernels/linear_step.h).
+// is too large. The kernel buffers keys and values, and adds them to the state when the buffer is
+// full (kernels/linear_step.h); within 20 positions, this happens at least once.
 double Check(CudaEngine& engine, const Checkpoint& checkpoint) {
   const ModelSpec& spec = checkpoint.spec();
   const auto length = static_cast<size_t>(std::min(spec.input.max_length, 20));

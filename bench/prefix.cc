@@ -49,8 +49,8 @@ Record Measure(const std::string& name, const Checkpoint& checkpoint, Precision 
     engine.Prefix(state, tokens, length, at_once);
   };
   prefix();
-  // Compares the two forms with each other, since the double-precision reference would take hours
-  // at this length. Tests compare both forms with the reference at short lengths.
+  // Compares the single call with the steps: the double-precision reference would take hours at
+  // this length. Tests compare both with the reference at short lengths.
   RelativeError error;
   for (size_t i = 0; i < at_once.size(); ++i) error.Add(at_once[i], stepped[i]);
   const double allowed = precision == Precision::kF32 ? 1e-3 : 0.1;
@@ -121,9 +121,9 @@ void Run(const PrefixBenchOptions& options) {
 void AddPrefix(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "prefix", "Time a long prefix in one call and in single steps",
-      R"(Models with random weights at batch 1: the paper's MNIST model, or language models of 12 layers of
-width 768. The outputs of one call and of single steps are compared first. The limit is the time of
-the products with the weights, at a rate that is measured in the same run.)",
+      R"(Times models with random weights at batch 1: the paper's MNIST model, or language models of
+12 layers of width 768. The outputs of one call and of single steps are compared first. The limit is
+the time of the products with the weights, at a rate that is measured in the same run.)",
       "  linnet bench prefix\n"
       "  linnet bench prefix --length 2000 --precision bf16 --json\n"
       "  linnet bench prefix --language gated-delta-net,rwkv7 --length 512\n");
@@ -131,9 +131,10 @@ the products with the weights, at a rate that is measured in the same run.)",
   cli::AddOption(verb, "--length", options->length, "N", "Length of the prefix, in tokens",
                  cli::Between(1, 1'000'000));
   cli::AddListOption(verb, "--precision", options->precisions, "NAMES",
-                     "f32, bf16, int8 or several");
+                     "One or more of f32, bf16 and int8");
   cli::AddListOption(verb, "--language", options->languages, "KINDS",
-                     "Language models with these mixers instead: gated-delta-net, rwkv7, ...");
+                     "Instead of the paper's model, time language models with these mixers: "
+                     "gated-delta-net, rwkv7, ...");
   AddBenchOptions(verb, *options);
   verb->callback([options] { Run(*options); });
 }

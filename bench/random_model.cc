@@ -71,7 +71,7 @@ Checkpoint RandomModel(const ModelSpec& spec) {
     std::vector<float>& values = tensors[info.name];
     for (values.resize(size); float& value : values) value = scale * (2 * rng.Uniform() - 1);
   }
-  // A random distribution of the first byte could be negative, so it is made uniform.
+  // The probabilities of the first byte must not be negative, so they are made uniform.
   const auto first = tensors.find("first_value.probability");
   if (first != tensors.end()) {
     std::fill(first->second.begin(), first->second.end(),

@@ -113,8 +113,8 @@ class ScanCase {
       next(args.in.decay), next(args.in.erase), next(args.in.write);
     }
   }
-  // Reads every input of the forward pass once and writes every output once; with `backward`, those
-  // of both passes. With `past_caches`, the stores bypass the caches.
+  // Reads every input and writes every output once: of the forward pass or, with `backward`, of
+  // both passes. With `past_caches`, the stores bypass the caches.
   void Stream(bool backward, bool past_caches) {
     for (const Buffer& x : in_) ReadAll(x);
     WriteAll(out_, past_caches);
@@ -157,7 +157,8 @@ class ScanCase {
   }
 
  private:
-  // Makes inputs of random numbers in (-1, 1): log-decays, strengths in (0, 1), keys of norm 1.
+  // Turns random numbers in (-1, 1) into valid inputs: negative log-decays, erase and write
+  // strengths in (0, 1), and keys of norm 1.
   void Prepare(const ScanPolicy& policy) {
     for (float& g : in_[3]) g = -0.05f * (1 + g);  // mean -0.05, as for trained gates
     if (policy.write == ScanWrite::kAdd) return;
@@ -295,8 +296,9 @@ class ScanMeasurement {
       const auto there = static_cast<double>(AvailableMemory());
       if (there > 0 && need > 0.8 * there) {
         if (records_.empty()) {
-          throw InputError("bench scan: N = ", length, " needs ", FormatBytes(need), " of the ",
-                           FormatBytes(there), " that are free; give a smaller --min-n");
+          throw InputError("bench scan: N = ", length, " needs ", FormatBytes(need),
+                           " of memory, and ", FormatBytes(there),
+                           " are free; give a smaller --min-n");
         }
         std::cerr << "linnet bench scan: left out: N = " << length << std::endl;
         break;
@@ -365,7 +367,7 @@ class ScanMeasurement {
       std::cout << record.name << "  " << record.label << ": "
                 << FormatCount(
                        record.identity[steps ? "to_forward" : "to_causal_linear"].get<double>())
-                << (steps ? " times the forward\n" : " times bare causal-linear\n");
+                << (steps ? " times the forward pass\n" : " times bare causal-linear\n");
     }
   }
 
@@ -379,8 +381,8 @@ class ScanMeasurement {
 void AddScan(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "scan", "Time the kernel of gated recurrences",
-      R"(Times forward, forward + backward, and N single steps on one thread, for N = 512, 1024, ... 65536
-and each policy (what a position writes to the state, and how the state decays). Causal linear
+      R"(Times forward, forward + backward, and N single steps on one thread, for N = 512, 1024, ...
+65536 and each policy (what a position writes to the state, and how the state decays). Causal linear
 attention without feature map and normalizer is timed in the same run for comparison. The first 4096
 outputs of each case, and the gradients at N <= 512, are compared with the reference. The limit is
 the larger of two times: the multiply-adds at the machine's peak, and reading and writing the

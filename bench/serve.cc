@@ -1,5 +1,6 @@
 // linnet bench serve: times couplet requests from many concurrent clients, or the first token of a
-// text model. The limit is the engine alone, without HTTP; for couplets, also without prompts.
+// text model. The limit is the time of the engine alone: without HTTP and, for couplets, without
+// prompts.
 #include <httplib.h>
 
 #include <unistd.h>
@@ -38,7 +39,7 @@ struct ServeBenchOptions : BenchOptions {
 
 // The sampling options of the requests.
 constexpr ChoiceOptions kChoice = {.temperature = 0.7f, .top_p = 0.95f};
-constexpr size_t kChecked = 64;  // requests whose responses alone and under load must match
+constexpr size_t kChecked = 64;  // requests sent alone and under load; responses must match
 
 std::vector<std::string> FirstLines(const ServeBenchOptions& options, const CoupletTokens& tokens) {
   std::vector<std::string> lines;
@@ -405,7 +406,7 @@ void MeasureCouplets(const ServeBenchOptions& options, const std::shared_ptr<con
             << load.requests() << " requests in " << FormatSeconds(load.seconds)
             << ", none failed; " << FormatCount(load.rate)
             << " tokens/s (the engine alone: " << FormatCount(engine_rate) << "); p50 "
-            << FormatCount(p50) << " ms, p99 " << FormatCount(p99) << " ms, alone "
+            << FormatCount(p50) << " ms, p99 " << FormatCount(p99) << " ms, a request alone "
             << FormatCount(alone) << " ms; memory " << FormatBytes(load.early)
             << " after a quarter, " << FormatBytes(load.late) << " at the end\n";
 }
@@ -420,11 +421,11 @@ void Run(const ServeBenchOptions& options) {
 void AddServe(CLI::App& app) {
   CLI::App* verb = cli::AddVerb(
       app, "serve", "Time a model over HTTP: couplets under load, or the first token of text",
-      R"(Server and clients share this machine. Responses under load are compared, byte for byte, with those
-to the same requests alone. The limit is the rate of the engine alone, which steps one sequence per
-client and samples each token, without prompts and HTTP. For a text model: the time to the first
-token of long prompts that are new, repeated, and repeated after a restart; the limit is the
-engine's time to read them.)",
+      R"(Server and clients share this machine. A couplet model answers many clients. Each response
+is compared, byte for byte, with the response to the same request sent alone. The limit is the rate
+of the engine alone, which steps one sequence per client and samples each token, without prompts and
+HTTP. For a text model, the benchmark measures the time to the first token of long prompts: new,
+repeated, and repeated after a restart. The limit is the engine's time to read such a prompt.)",
       "  linnet bench serve models/couplet.safetensors\n"
       "  linnet bench serve models/couplet.safetensors --clients 8 --candidates 1 --json\n"
       "  linnet bench serve runs/text/model.safetensors\n");

@@ -35,8 +35,8 @@ struct StepBenchOptions : BenchOptions {
   std::vector<std::string> precisions = {"f32", "bf16", "int8"};  // of the language models
 };
 
-// Returns the path of the shipped model. Looks below the current folder, then below each folder
-// above this executable, as in a source tree. Returns "" if it finds none.
+// Returns the path of the shipped model, or "" if it is not found. Looks below the current folder,
+// then below each folder above this executable; in a source tree, one of these is the root.
 std::string FindShippedModel() {
   std::error_code error;
   if (fs::exists(kShipped, error)) return kShipped;
@@ -135,7 +135,7 @@ void Run(const StepBenchOptions& options) {
   if (options.models.empty() && options.languages.empty()) {
     const std::string shipped = FindShippedModel();
     if (shipped.empty()) {
-      std::cerr << "linnet: no " << kShipped << " here; timing the paper's size only\n";
+      std::cerr << "linnet: no " << kShipped << " here; timing only a model of the paper's size\n";
     } else {
       records.push_back(Measure(Model::Open(shipped), shipped, options));
     }
@@ -158,10 +158,10 @@ void AddStep(CLI::App& bench) {
   cli::AddOption(verb, "MODEL", options->models, "",
                  "Models to time (default: the shipped digits model and the paper's MNIST model)");
   cli::AddListOption(verb, "--language", options->languages, "KINDS",
-                     "Time language models of 12 layers of width 768 with random weights and "
-                     "these mixers instead: gated-delta-net, rwkv7, ...");
+                     "Instead, time language models with these mixers (12 layers of width 768, "
+                     "random weights): gated-delta-net, rwkv7, ...");
   cli::AddListOption(verb, "--precision", options->precisions, "NAMES",
-                     "With --language: f32, bf16, int8 or several");
+                     "With --language: one or more of f32, bf16 and int8");
   AddBenchOptions(verb, *options);
   verb->callback([options] { Run(*options); });
 }

@@ -37,8 +37,8 @@ struct Errors {
   double s = 0, z = 0, out = 0;
 };
 // Compares the steps of one head with the same sums in double precision. With `narrow`, the state
-// is narrow (linear_step.h). With `drift`, keys and values are nearly constant, so that all
-// additions lose their low bits in the same direction.
+// has the narrow form of linear_step.h. With `drift`, keys and values are nearly constant, so that
+// all additions lose their low bits in the same direction.
 Errors Stream(size_t positions, bool narrow, bool drift, ProgressLine& progress) {
   const kernels::LinearStepShape shape{1, kDim, kDim, narrow};
   AlignedBuffer<float> hot(shape.HotFloats()), cold(shape.ColdFloats()),
@@ -130,8 +130,9 @@ void Run(const StreamBenchOptions& options) {
 void AddStream(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "stream", "Measure the rounding errors of a recurrent state over a long stream",
-      R"(Compares the outputs of one head's recurrent steps with double precision: for random inputs, and for
-nearly constant ones, where plain fp32 sums stop growing. Errors are relative to the largest value.)",
+      R"(Compares the outputs of one head's recurrent steps with double precision: for random
+inputs, and for nearly constant ones, where plain fp32 sums stop growing. Errors are relative to the
+largest value.)",
       "  linnet bench stream\n"
       "  linnet bench stream --positions 1e6 --json\n");
   auto options = std::make_shared<StreamBenchOptions>();

@@ -26,7 +26,7 @@ elseif(LINNET_CUDA)
     endif()
     enable_language(CUDA)
     if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12)
-      set(reason "nvcc is ${CMAKE_CUDA_COMPILER_VERSION}; 12 is needed for C++20")
+      set(reason "nvcc has version ${CMAKE_CUDA_COMPILER_VERSION}; C++20 needs version 12")
     endif()
   endif()
 endif()
@@ -43,7 +43,7 @@ else()
     set(architectures 90-real 80-virtual)
     set(CMAKE_CUDA_ARCHITECTURES "${architectures}" CACHE STRING "Architectures of GPUs" FORCE)
   endif()
-  message(STATUS "CUDA kernels: for ${CMAKE_CUDA_ARCHITECTURES}, by ${CMAKE_CUDA_COMPILER} "
+  message(STATUS "CUDA kernels: for architectures ${CMAKE_CUDA_ARCHITECTURES}, by ${CMAKE_CUDA_COMPILER} "
                  "${CMAKE_CUDA_COMPILER_VERSION}")
   find_package(CUDAToolkit REQUIRED)
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 lacks nvcc 12's C++20 flag

@@ -1,5 +1,5 @@
-# The libraries of the build for the browser (web/build): headers of this machine alone, because the libraries of
-# Debian are not compiled for WebAssembly. The machine's own include folder must not be searched: its C library differs.
+# The libraries of the build for the browser (web/build): only headers of Debian's packages, because their libraries are
+# not compiled for WebAssembly. /usr/include itself must not be searched: it has the headers of another C library.
 set(headers ${PROJECT_BINARY_DIR}/headers)
 function(linnet_header_library name folder)
   find_path(${folder}_include ${folder} PATHS /usr/include /usr/local/include REQUIRED NO_CMAKE_FIND_ROOT_PATH)
@@ -11,11 +11,12 @@ endfunction()
 linnet_header_library(PkgConfig::hwy hwy)
 linnet_header_library(nlohmann_json::nlohmann_json nlohmann)
 
-# Small code, because a visitor downloads it, and fast kernels. After an -Os, emscripten would ignore their -O3.
+# Small code, because a visitor downloads it, but fast kernels. If -Os were set for all files, emscripten would ignore
+# the -O3 of the kernels.
 set(CMAKE_CXX_FLAGS_RELEASE -DNDEBUG)
 add_compile_options($<IF:$<STREQUAL:$<TARGET_PROPERTY:NAME>,linnet_kernels>,-O3,-Os>)
 
-# Exceptions and SIMD of WebAssembly, in all browsers since 2023.
+# WebAssembly's exceptions and SIMD; all browsers have supported both since 2023.
 add_compile_options(-fwasm-exceptions -msimd128)
 add_link_options(-fwasm-exceptions)
 add_compile_options(-include ${PROJECT_SOURCE_DIR}/web/engine/old_libcxx.h)

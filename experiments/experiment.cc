@@ -93,7 +93,7 @@ class Runner {
     }
     cli::AddOption(
         &verb_, "--from", from_, "FILE",
-        StrCat("Draw the page and the plots of an earlier ", name_, ".json; measures nothing"));
+        StrCat("Draw the page and the plots from an earlier ", name_, ".json, without measuring"));
     cli::AddOption(&verb_, "--out", out_, "DIR",
                    StrCat("Folder for ", name_, ".md, .json and the pictures"));
     cli::AddJsonFlag(&verb_, json_);
@@ -161,7 +161,7 @@ class Runner {
     return files;
   }
 
-  // The files drawn from the record that --from names. Throws InputError if it is invalid.
+  // The files drawn from the record that --from names. Throws InputError if the record is invalid.
   Files Redrawn(const json& amended) const {
     json record = ReadRecord(from_);
     Files files;

@@ -11,10 +11,10 @@
 // the record, NAME.json in the folder of results.
 //
 // Fields of a description:
-//   "like"      names of other descriptions whose fields it inherits; their options come first
+//   "like"      names of other descriptions, whose fields this inherits; their options come first
 //   "summary", "notes", "examples"   texts for --help; the last is a list
 //   "page"      name of the template, if not NAME
-//   "work"      default of --work, if not "runs/NAME"; "": no --work; --out takes its place
+//   "work"      default of --work, if not "runs/NAME"; "": no --work, --out is used in its place
 //   "defaults"  {option: its default, instead of that in "options"}
 //   "options"   a list of {"name", "type", "help", "default", "choices", "flag": true,
 //               "excludes": "--other"} and

@@ -81,8 +81,8 @@ json Guides(const json& methods, double low, double high) {
   return guides;
 }
 
-// Divides every other method's values by linear attention's, at every common length. "compared"
-// counts these factors, "wins" lists those above 1, and "exceptions" the rest, by method.
+// Divides the values of each method by those of linear attention, at every common length.
+// "compared" counts these factors, "wins" lists those above 1, "exceptions" the rest by method.
 json Comparison(const json& methods) {
   json wins = json::array(), exceptions = json::array();
   const json linear = FindRecord(methods, "name", "linear");
@@ -112,8 +112,8 @@ json Named(json methods, const std::string& prefix) {
   return methods;
 }
 
-// Adds to a claim of the paper the methods whose names begin with claim["of"], as "measured". For
-// each exponent it says whether the claim holds: |exponent - claim["power"]| <= near.
+// Adds a field "measured" to a claim of the paper: the methods whose names begin with claim["of"],
+// and for each exponent whether the claim holds, |exponent - claim["power"]| <= near.
 json Growth(const json& claim, const json& methods, double near) {
   json row = claim;
   row["measured"] = Named(methods, claim.at("of"));
@@ -136,7 +136,7 @@ void DeriveFigure1(const json& about, json& values) {
   CheckRecord(sorted,
               {{"time", empty}, {"longest", empty}, {"memory", {{"empty", "holds no memory"}}}});
   const json all = Methods(values.at("records"), sorted);
-  // Copies the fields of network and conditions, which all records share.
+  // Copies the fields that describe the network and the conditions; all records share them.
   values.update(sorted["time"].back());
   values.update(sorted["longest"].back());
   const json &first = sorted["time"].front(), &last = sorted["time"].back();

@@ -52,8 +52,8 @@ std::string DataOf(const Call& call) {
                    " --to data/", dataset, "/' downloads it)");
 }
 
-// The trainings of a data set's methods. A plan, a file in their folder, has the options of the
-// call that started them.
+// The trainings of a data set's methods. The plan, a file in the folder of the trainings, stores
+// the options of the call that started them.
 class ImageLab {
  public:
   // Throws InputError if the given options or the data differ from the folder's plan.
@@ -194,7 +194,7 @@ std::string Trainings(const json& about, const json& record) {
 }
 
 // The methods trained in a record, each with its "run". If throughputs were measured, also "speed",
-// that of the trained network (methods without it are left out), and "sized", at the paper's size.
+// for the trained network (methods without it are left out), and "sized", for the paper's size.
 json Rows(const json& about, const json& record) {
   json rows = json::array();
   for (json& row : MethodsRun(about.at("methods"), record.at("runs"))) {

@@ -50,8 +50,8 @@ nlohmann::json Begin(const Call& call, nlohmann::json& record);
 // Runs a described measurement and returns its records.
 nlohmann::json Measured(const Call& call, const nlohmann::json& described, const Scope& scope);
 
-// Times the updates of all methods, one method right after the other so that other load affects all
-// of them, decides the number of updates of each method, and trains the methods. `scope` has
+// Times the updates of all methods, decides the number of updates of each method, and trains the
+// methods. All updates are timed first, so that other load affects all methods. `scope` has
 // "wanted", an expression for that number, in which `seconds` is the time of an update; "budget"
 // ("2h", or null), which may lower the number; and "equal_time": whether the budget gives all
 // methods equal times (true) or equal numbers of updates. Calls finish(run) after each training,

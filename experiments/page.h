@@ -34,8 +34,8 @@ struct Scope {
 };
 
 // The value at a path, from the innermost scope that has its first name, or nullopt. "a.b" is a
-// field, "a.2" the third element of a list and "a.last" its last one (null if it has none),
-// "a.*.b" the list of a field of every element, "." the innermost values. A field of null is null.
+// field, "a.2" the third element of a list, "a.last" its last element (null if the list is empty),
+// "a.*.b" the list of the fields b of all elements, and "." the innermost. A field of null is null.
 std::optional<nlohmann::json> Find(std::string_view path, const Scope& scope);
 
 // Evaluates an expression of paths, numbers, + - * / between spaces, parentheses, and functions of

@@ -1,4 +1,4 @@
-// Runs every kept input, whole and truncated, through its target.
+// Runs every input in fuzz/inputs, whole and truncated, through its target.
 #include <gtest/gtest.h>
 
 #include <algorithm>

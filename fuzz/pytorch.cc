@@ -1,4 +1,5 @@
-// Reads PyTorch's zip and pickle, and RWKV-7 models by their tensor names.
+// Reads PyTorch files (a zip archive with a pickle). If the tensor names are those of RWKV-7, opens
+// the file as an RWKV-7 model.
 #include "linnet/io/pytorch.h"
 
 #include "fuzz/target.h"

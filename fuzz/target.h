@@ -3,10 +3,10 @@
 // sanitizer's report, too much memory) is a finding.
 //
 //   fuzz/run 60 archive                    # coverage-guided, with clang's libFuzzer
-//   build/release/bin/fuzz_inputs_test     # all kept inputs, in every build
+//   build/release/bin/fuzz_inputs_test     # all inputs in fuzz/inputs, in every build
 //
 // To add a target: write NAME.cc with a FuzzTarget; add it to kFuzzTargets, CMakeLists.txt and
-// fuzz/run, which also names seeds; put an input, and later each input that caused a finding, into
+// fuzz/run, which also lists seeds; put an input, and later each input that caused a finding, into
 // fuzz/inputs/NAME/.
 #ifndef LINNET_FUZZ_TARGET_H_
 #define LINNET_FUZZ_TARGET_H_

@@ -8,7 +8,7 @@ set(CMAKE_LIBRARY_ARCHITECTURE aarch64-linux-gnu)
 set(PKG_CONFIG_EXECUTABLE /usr/bin/aarch64-linux-gnu-pkg-config)
 set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64-static)
 set(LINNET_DEBIAN_ARCHITECTURE arm64)
-# Leaves out libraries for this machine's own architecture, which do not link.
+# Ignores /usr/local, whose libraries are for this machine's own architecture and would not link.
 set(CMAKE_IGNORE_PREFIX_PATH /usr/local)
 set(CMAKE_SYSTEM_LIBRARY_PATH /usr/lib/aarch64-linux-gnu)
 set(GTest_DIR /usr/lib/aarch64-linux-gnu/cmake/GTest)

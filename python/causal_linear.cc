@@ -150,7 +150,7 @@ int64_t Kept(const Tensor& q, const Tensor& v, const Optional& cu_seqlens) {
   return ops::CausalLinearKeptSize(q, v, cu_seqlens ? cu_seqlens->size(0) - 1 : 0);
 }
 
-// Checks again, since a graph may call the opaque operations with other shapes than in its trace.
+// Checks again, since a traced graph may call the opaque operations with other shapes.
 void CheckInputs(const Inputs& x, const CausalLinearOptions& options) {
   CausalLinearState* state = nullptr;
   CausalLinearState given = x.state;
@@ -208,7 +208,7 @@ Backwarded Backward(const Optional& grad_out, const Optional& grad_s, const Opti
   Inputs x = InputsOf(q, k, v, lengths, cu_seqlens, s, z);
   CheckInputs(x, options);
   TORCH_CHECK(out.sizes() == v.sizes() && kept.numel() == Kept(q, v, cu_seqlens),
-              "linnet: out or kept are not those of the forward");
+              "linnet: out or kept are not those of the forward pass");
   if (cu_seqlens) x.offsets = ops::CausalLinearOffsets(*cu_seqlens, q.size(1));
   const auto results = [&](const Gradients& grad) {
     return Backwarded(grad.q, grad.k, grad.v, OrEmpty(grad.state.s, q), OrEmpty(grad.state.z, q));
@@ -279,7 +279,7 @@ class Function : public torch::autograd::Function<Function> {
     context->mark_non_differentiable(constant);
     const Inputs x = InputsOf(q, k, v, lengths, cu_seqlens, s, z);
     context->save_for_backward({q, k, v, out, kept, x.lengths, x.offsets, x.state.s, x.state.z});
-    // Else autograd fills missing gradients with zeros, which are real tensors even if q is fake.
+    // Otherwise, autograd would fill missing gradients with zeros: real tensors, even if q is fake.
     context->set_materialize_grads(false);
     context->saved_data["feature_map"] = feature_map;
     context->saved_data["normalize"] = normalize;
@@ -352,7 +352,7 @@ void CheckTypes(const Inputs& x) {
   }
   if (x.lengths.defined() && x.lengths.device() != x.q.device()) {
     throw InputError("causal linear attention: lengths must be on q's device, ", x.q.device(),
-                     "; it is on ", x.lengths.device());
+                     "; got lengths on ", x.lengths.device());
   }
 }
 

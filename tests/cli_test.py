@@ -72,7 +72,7 @@ class Program(Case):
             deadline = time.monotonic() + 60
             while not any(size(p) > 1 << 20 for p in self.dir.glob("out.tmp.*")):
                 if process.poll() is not None:
-                    break  # it finished before the signal
+                    break  # the export finished before the signal
                 self.assertLess(time.monotonic(), deadline, "nothing is written")
                 time.sleep(0.001)
             process.send_signal(number)
@@ -151,8 +151,8 @@ class Info(Case):
         self.assertEqual(info["weight_bytes"], 4 * parameters)
         self.assertEqual(info["file_bytes"], path.stat().st_size)
         # 2 layers of 2 heads; keys and values padded from 4 to 32. Per head, in fp32: s [4, 32]; z and the sum of the
-        # waiting keys [2, 32]; 8 waiting keys and values [8, 64]; the rounding remainder of z [32]. In bf16: that of
-        # s [4, 32].
+        # waiting keys [2, 32]; 8 waiting keys and values [8, 64]; the rounding remainder of z [32]. In bf16: the
+        # rounding remainder of s [4, 32].
         self.assertEqual(info["state_bytes"], 2 * 2 * (4 * (4 * 32 + 2 * 32 + 8 * 64 + 32) + 2 * 4 * 32))
         self.assertEqual(info["positions"], 783)
         self.assertEqual(info["training"], trained)

@@ -20,8 +20,8 @@ import train_forks
 BIN = pathlib.Path("build/release/bin").resolve()  # main() sets it
 
 # ---------------------------------------------------------------------------------------------------
-# Model files. They are written here, from the description of the format, and not by linnet: a bug in
-# its writer could hide a bug in its reader.
+# Model files, written from the description of the format and not by linnet: a bug in linnet's writer
+# could hide a bug in its reader.
 
 IMAGE_SPEC = dict(task="images", attention="causal-linear", feature_map="elu", layers=2, heads=2,
                   query_dim=4, value_dim=4, d_model=16, d_ff=32, vocabulary=256, max_length=783,
@@ -36,7 +36,7 @@ def tensor_shapes(spec):
     outputs = spec["classes"] if spec["head"] == "categorical" else 3 * spec["mixtures"]
     shapes = {"value_embedding.weight": [vocabulary, spec["value_embedding"]],
               "pos_embedding.pe": [1, spec["max_length"], d - spec["value_embedding"]]}
-    if channels := spec.get("stem_channels", 0):  # gray: the causal windows, 4 x 7 and 3 x 5, have 24 and 13 inputs
+    if channels := spec.get("stem_channels", 0):  # gray: causal windows of 4 x 7 and 3 x 5, with 24 and 13 inputs
         shapes |= {"stem.features.0.weight": [channels, 24], "stem.features.0.bias": [channels],
                    "stem.output.0.weight": [d, 13 * channels], "stem.output.0.bias": [d]}
     linear = {}

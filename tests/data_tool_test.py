@@ -3,8 +3,9 @@
 
     tests/data_tool_test.py BIN_DIR [unittest arguments]
 
-linnet/io/download_test.cc tests server errors. Some tests need the real files, since linnet checks checksums. They read
-them from $LINNET_DATA/mnist, $LINNET_DATA/tinyshakespeare and $LINNET_DATA/couplet, and are skipped without them.
+Errors of the server are tested in linnet/io/download_test.cc. Some tests need the real files, since linnet verifies
+checksums: files in $LINNET_DATA/mnist, $LINNET_DATA/tinyshakespeare and $LINNET_DATA/couplet. Without these files the
+tests are skipped.
 """
 
 import http.server
@@ -260,8 +261,8 @@ class Archives(Case):
     def test_another_archive(self):
         code, out, err = self.serve({"couplet/vocabs": b"another", "couplet/train/in.txt": b""})
         self.assertEqual(code, 2)
-        self.assertRegex(err, r"^linnet data: pairs/couplet\.tar\.gz: its vocabs is missing or not that of couplets; "
-                              r"remove the archive and download it again\n$")
+        self.assertRegex(err, r"^linnet data: pairs/couplet\.tar\.gz: its file 'vocabs' is missing, or is not the "
+                              r"one of couplets; remove the archive and download it again\n$")
         self.assertEqual(self.files(), ["couplet.tar.gz"])
 
     def test_a_wrong_checksum(self):

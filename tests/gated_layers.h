@@ -104,7 +104,8 @@ struct GatedLayer {
     return {from.begin(), from.end()};
   }
 
-  // The final state [batch, heads, query_dim, value_dim]. In files of ssd, the last two axes swap.
+  // The final state [batch, heads, query_dim, value_dim]. Files of ssd store the last two axes in
+  // the opposite order.
   std::vector<double> FinalState() const {
     const std::vector<double> from = Doubles("final_state");
     if (spec.kind != "ssd") return from;

@@ -19,7 +19,8 @@ class GatedModels : public testing::TestWithParam<std::string> {
  protected:
   GatedModels() : golden_(GetParam()), model_(Model::Open(golden_.Import())) {}
 
-  // Reads all sequences, pieces[i] positions in call i, by Step() if it is 1; compares the logits.
+  // Reads all sequences, pieces[i] positions in call i (single positions by Step(), others by
+  // Prefix()), and compares the logits.
   void Expect(const std::vector<size_t>& pieces, int threads) const {
     Engine engine(model_, {.threads = threads});
     State state = engine.NewState(golden_.sequences);

@@ -175,7 +175,7 @@ void Encoder(const Golden& golden) {
   }
 }
 
-// The files do not store d_ff, which follows from a tensor's shape, or the activation, relu.
+// The files store neither d_ff (it follows from a tensor's shape) nor the activation (relu).
 void DecoderStack(const Golden& golden) {
   const json& c = golden.config();
   const torch::Tensor x = Leaf(golden.Get("x")), memory = Leaf(golden.Get("memory"));

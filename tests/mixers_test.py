@@ -202,7 +202,7 @@ class Mixers(unittest.TestCase):
             self.ok("generate", model, "--prompt", "under", "--max-tokens", 40, "--seed", 1)
         self.near(bits, 0.05)
         never = self.dir / "never"
-        self.assertIn("--layers is 4; it must be a multiple of the layers in --attention, 3",
+        self.assertIn("--layers is 4; it must be a multiple of 3, the number of layers in",
                       self.refused(never, *task, "--attention", "gla:2,full", "--layers", 4))
         self.assertIn("'gla:x'", self.refused(never, *task, "--attention", "gla:x"))
         self.assertIn("unknown --attention ''", self.refused(never, *task, "--attention", "gla,,full", "--layers", 3))
@@ -232,7 +232,7 @@ class Mixers(unittest.TestCase):
         again = json.loads(self.ok("info", back, "--json"))["spec"]
         self.assertEqual((again["pattern"], again["layers"]), (info["spec"]["pattern"], 2))
         never = self.dir / "never"
-        self.assertIn("--window is for softmax attention, and --attention is gla; add 'full'",
+        self.assertIn("--window is for softmax attention, and --attention is gla; add a full layer",
                       self.refused(never, *task, "--attention", "gla"))
         self.assertIn("unknown --positions 'some'; choose sequence, grid or none",
                       self.refused(never, *task, *hybrid, "--positions", "some"))

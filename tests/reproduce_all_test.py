@@ -76,7 +76,7 @@ print("wrote", name)
     def test_the_clock_goes_on_where_it_was_stopped(self):
         process = self.start("all", "--budget", "1h", HANGS="table4")
         while not (self.dir / "hangs").exists():
-            self.assertIsNone(process.poll(), "it ended")
+            self.assertIsNone(process.poll(), "linnet-reproduce has ended")
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)

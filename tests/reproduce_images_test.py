@@ -47,7 +47,7 @@ class Images(unittest.TestCase):
 
     def test_a_table_and_the_figures_of_its_models(self):
         # Without --data, the data set is found in ./data/mnist.
-        self.reproduce("table1", "--scale", "tiny", "--work", "work", "--out", "out")
+        self.reproduce("table1", "--scale", "tiny", "--budget", 600, "--work", "work", "--out", "out")
         record = json.loads((self.dir / "out" / "table1.json").read_text())
         self.assertEqual([run["method"] for run in record["runs"]], ["softmax", "lsh-1", "lsh-4", "linear"])
         for run in record["runs"]:
@@ -57,7 +57,7 @@ class Images(unittest.TestCase):
                          [run["method"] for run in record["runs"]])
         self.assertEqual({entry["batch"] for entry in record["throughput"] if entry["method"] == "linear"}, {64})
         page = (self.dir / "out" / "table1.md").read_text()
-        self.assertIn("linnet reproduce table1 --scale tiny --work work\n", page)
+        self.assertIn("linnet reproduce table1 --scale tiny --budget 600 --work work\n", page)
         self.assertIn("| 0.644 | 142.8 | 317 |", page)
 
         before = (self.dir / "work" / "lsh-4" / "state.safetensors").stat().st_mtime_ns
@@ -65,6 +65,7 @@ class Images(unittest.TestCase):
         self.assertIn("LSH-4: trained before", drawn.stderr)
         self.reproduce("figure7", "--work", "work", "--out", "out", "--completions", 1)
         self.reproduce("figure3", "--work", "work", "--out", "out", "--count", 2, "--completions", 1)
+        self.assertIn("--scale tiny --budget 600 --work work", (self.dir / "out" / "figure3.md").read_text())
         self.reproduce("figure5", "--out", "out")
         self.assertEqual((self.dir / "work" / "lsh-4" / "state.safetensors").stat().st_mtime_ns, before)
         for name in ("figure6-lsh-4-samples", "figure6-real", "figure7-occluded", "figure7-softmax-completions",
@@ -74,9 +75,18 @@ class Images(unittest.TestCase):
         for entry in [*variety["methods"], variety["real"]]:
             self.assertTrue(0 < entry["nearest"] <= entry["pairs"] < 256, entry)
 
-        # Options that differ from those of the existing trainings are refused.
+        # Options and data that differ from those of the existing trainings are refused.
         for other in (("--scale", "small"), ("--seed", 2), ("--no-pixel-above",), ("--steps", 60)):
             self.assertIn("--work", self.one_line("table1", "--work", "work", *other))
+        self.assertIn("with --budget 600", self.one_line("table1", "--budget", "2h", "--work", "work"))
+        write_mnist(self.dir / "others", images=13)
+        self.assertIn("other data", self.one_line("figure3", "--data", "others", "--work", "work"))
+        self.assertIn("ask for as many", self.one_line("figure6", "--count", 13, "--work", "work"))
+        plan = json.loads((self.dir / "work" / "plan.json").read_text())
+        (self.dir / "work-4").mkdir()
+        for bad in ("{}", "[]", "{", '{"dataset": "mnist", "scale": 3}', json.dumps(dict(plan, scale="huge"))):
+            (self.dir / "work-4" / "plan.json").write_text(bad)
+            self.assertIn("plan.json", self.one_line("table1", "--work", "work-4"))
         self.reproduce("table1", "--from", "out/table1.json", "--out", "again")
         self.assertEqual((self.dir / "again" / "table1.json").read_text(),
                          (self.dir / "out" / "table1.json").read_text())
@@ -91,18 +101,6 @@ class Images(unittest.TestCase):
         whole.write_bytes(whole.read_bytes()[:200])
         self.assertIn("train-images-idx3-ubyte.gz", self.one_line("table1", "--data", "broken", "--work", "work-2"))
         self.assertIn("is too little", self.one_line("table1", "--scale", "tiny", "--budget", 1, "--work", "work-3"))
-        (self.dir / "work-4").mkdir()
-        self.reproduce("figure3", "--scale", "tiny", "--budget", 600, "--work", "work-6", "--out", "out-6",
-                       "--count", 2, "--completions", 1)
-        whole = json.loads((self.dir / "work-6" / "plan.json").read_text())
-        self.assertIn("--scale tiny --budget 600 --work work-6", (self.dir / "out-6" / "figure3.md").read_text())
-        self.assertIn("with --budget 600", self.one_line("table1", "--budget", "2h", "--work", "work-6"))
-        write_mnist(self.dir / "others", images=13)
-        self.assertIn("other data", self.one_line("figure3", "--data", "others", "--work", "work-6"))
-        self.assertIn("ask for as many", self.one_line("figure6", "--count", 13, "--work", "work-6"))
-        for plan in ("{}", "[]", "{", '{"dataset": "mnist", "scale": 3}', json.dumps(dict(whole, scale="huge"))):
-            (self.dir / "work-4" / "plan.json").write_text(plan)
-            self.assertIn("plan.json", self.one_line("table1", "--work", "work-4"))
 
     def test_ctrl_c_leaves_nothing_and_the_next_one_goes_on(self):
         command = [reproduce_util.BIN / "linnet", "reproduce", "table1", "--scale", "tiny", "--steps", "3000",
@@ -125,7 +123,7 @@ class Images(unittest.TestCase):
             if "continuing the plan" in line:
                 break
         else:
-            self.fail("it did not go on")
+            self.fail("the second call did not continue the first")
         again.send_signal(signal.SIGINT)
         again.communicate()
 

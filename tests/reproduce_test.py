@@ -161,7 +161,7 @@ class Figure2(Case):
         self.assertEqual([run["method"] for run in result["runs"]], ["lsh-4", "linear"])
         for run in result["runs"]:
             self.assertEqual(run["curve"][-1][0], 20)
-            self.assertLess(run["curve"][-1][1], 2.45)  # nats; it is 2.5 before the first update
+            self.assertLess(run["curve"][-1][1], 2.45)  # nats; 2.5 before the first update
         page = self.read("out/figure2.md")
         self.assertIn("linnet reproduce figure2 --steps 20 --max-length 12 "
                       f"--precision {precision} --methods linear,lsh-4\n", page)
@@ -179,7 +179,7 @@ class Figure2(Case):
         self.assertEqual(whole.returncode, 0, whole.stderr)
 
     def test_refuses_what_is_no_result(self):
-        (self.dir / "out").rmdir()  # a refused record must not create it
+        (self.dir / "out").rmdir()  # a refused record must not create this folder
         for broken in ({}, [], {"runs": []}, {"runs": [{"method": "linear"}]},
                        {"runs": [{"method": "linear", "curve": []}]}):
             self.refuses_record(broken)
@@ -424,7 +424,7 @@ class Documents(Case):
             self.assertEqual(done.returncode, 0, done.stderr)
             for file in (name + ".md", name + ".json"):
                 self.assertEqual(self.read(f"{name}/{file}"), (self.RESULTS / file).read_text(),
-                                 "write it anew: linnet reproduce NAME --from")
+                                 "differs from its record; write it anew: linnet reproduce NAME --from")
             # The bytes of figures depend on the machine's fonts, so only their names are compared.
             drawn = sorted(path.name for path in (self.dir / name).iterdir())
             self.assertEqual([name for name in drawn if not (self.RESULTS / name).exists()], [])

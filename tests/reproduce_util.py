@@ -1,4 +1,4 @@
-"""Shared by the tests of linnet reproduce. They run it in a temporary folder, with linnet or a script in its place."""
+"""Shared by the tests of linnet reproduce, which run it in a temporary folder. In some, a script replaces linnet."""
 
 import json
 import math

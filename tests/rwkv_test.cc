@@ -144,7 +144,7 @@ TEST(Rwkv, RefusesWhatDoesNotFitInOneLine) {
               if (name == "emb.weight") shape = {61 * 24};
               return true;
             }),
-            "a.pth: the tensor 'emb.weight' is [1464]; it must have two axes of 1 to 2^20");
+            "a.pth: the tensor 'emb.weight' is [1464]; it must have two axes of size 1 to 2^20");
   EXPECT_EQ(error([](std::string& name, std::vector<int64_t>&, std::vector<float>&) {
               if (name == "ln_out.bias") name = "ln_out.other";
               return true;

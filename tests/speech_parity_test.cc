@@ -85,7 +85,8 @@ double Off(const Tensor& a, const Tensor& b) { return (a - b).abs().max().item<d
 
 TEST_P(SpeechParity, TrainingAndRuntimeAgree) {
   SpeechEncoder encoder(Model::Open(path_));
-  for (const int64_t length : {61, 1, 2, 30}) {  // no data of the longer sequences may remain
+  // The outputs of a short sequence must not depend on a longer one read before.
+  for (const int64_t length : {61, 1, 2, 30}) {
     const Tensor inputs = torch::randn({length, model_->spec().speech()->Inputs()});
     const Tensor got = torch::empty({length, 5});
     encoder.Encode(Floats(inputs), Room(got));

@@ -23,7 +23,7 @@ class _Server:
         atexit.register(self.close)
 
     def close(self):
-        self.process.kill()  # the kernel then kills its child too
+        self.process.kill()  # Linux then kills its child too (PR_SET_PDEATHSIG)
         self.process.communicate()
         self.folder.cleanup()
 

@@ -134,7 +134,7 @@ struct Pass {
   }
 
   LshRounds Rounds() const {
-    torch::manual_seed(kSeed);  // gives the module's planes, which are its first draw
+    torch::manual_seed(kSeed);  // the module draws its planes first, so these are equal
     return {torch::randn({method.rounds, kDim, kBuckets / 2}), kBuckets, kChunk};
   }
 
@@ -527,13 +527,13 @@ void AddAttention(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "attention",
       "Measure time and memory of attention against the length (the paper's figure 1)",
-      R"(A forward and a backward pass over N = 512, 1024, ... 65536 positions, 8 heads of 32; batches shrink
-as N grows. Each case runs in a separate process and is checked against sums in double precision.
-Results: time and peak memory per sample. Methods:
+      R"(Measures a forward and a backward pass over N = 512, 1024, ... 65536 positions, with 8
+heads of 32 dimensions; batches shrink as N grows. Each case runs in a separate process and is
+checked against sums in double precision. Results: time and peak memory per sample. Methods:
   linear               causal-linear (with --all-positions: linear)
   softmax              mixer full with linnet's fused kernel
-  softmax-plain        mixer full in libtorch's own operations, which store N x N scores, as in the paper
-  lsh-1, lsh-4, lsh-8  reformer, 64 buckets, chunks of 32, 1, 4 or 8 rounds
+  softmax-plain        mixer full in libtorch operations, which store N x N scores, as in the paper
+  lsh-1, lsh-4, lsh-8  reformer with 1, 4 or 8 rounds, 64 buckets and chunks of 32 positions
 Cases that do not fit into memory are left out and listed. The limit of a time is the longer of two
 times: the required multiply-adds at the machine's peak, and one pass over inputs and outputs. The
 limit of memory is the size of inputs, outputs and gradients. Exponents of growth are fitted over

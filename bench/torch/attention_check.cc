@@ -108,7 +108,7 @@ class LshHead {
         round.members[static_cast<size_t>(b[i])].push_back(i);
       }
       round.chunk.resize(static_cast<size_t>(length_));
-      int64_t place = 0;  // rank of a position, sorted by bucket, then by position
+      int64_t place = 0;  // rank of a position in the order by bucket, then by position
       for (const auto& members : round.members) {
         for (const int64_t i : members) {
           round.chunk[static_cast<size_t>(i)] = place++ / rounds.chunk;
@@ -202,8 +202,9 @@ class LshHead {
   }
   double Scale() const { return 1 / std::sqrt(static_cast<double>(d_)); }
 
-  // The positions that i attends to: those that, in any round, are in the bucket of i and in its
-  // chunk or the previous chunk; if causal, only positions before i. Without any, i itself.
+  // The positions that i attends to: all others that, in at least one round, are in the same bucket
+  // and in the same or the previous chunk; if causal, only those before i. If there are none, i
+  // attends to itself.
   std::vector<int64_t> Seen(int64_t i) const {
     std::set<int64_t> seen;
     for (const Round& round : rounds_) {

@@ -45,7 +45,7 @@ constexpr uint64_t kSeed = 1;
 void RequireDevice() {
   if (!torch::cuda::is_available()) {
     throw InputError("--device cuda: this libtorch finds no CUDA device; docs/gpu.md says how to ",
-                     "build with one that does");
+                     "build with a libtorch for CUDA");
   }
 }
 
@@ -194,8 +194,8 @@ double Error(const Attention& attention, const Method& method, torch::Dtype dtyp
   return worst;
 }
 
-// Measures one method at all lengths, in rising order. Stops at the first that fails, usually for
-// lack of memory.
+// Measures one method at all lengths, in rising order. Stops at the first length that fails,
+// usually for lack of memory.
 void MeasureMethod(const Method& method, const std::string& precision,
                    const DeviceAttentionOptions& options, double bandwidth,
                    std::vector<ordered_json>& records) {
@@ -414,8 +414,8 @@ void MeasureTraining(const DeviceTrainOptions& options, const std::string& atten
   if (options.profile) identity["kernels"] = Profile(step);
   if (options.graph) {
     try {
-      // Captures Finish() without Begin(), which copies the step's size and decay from the host: a
-      // graph cannot capture that.
+      // A graph cannot capture Begin(), which copies the step's size and decay from the host. So
+      // Begin() runs once before, and the graph captures only Finish().
       const auto repeated = [&] {
         forward();
         value.backward();
@@ -432,7 +432,7 @@ void MeasureTraining(const DeviceTrainOptions& options, const std::string& atten
   }
 #endif
   const double limit = flops / ProductRate(precision);
-  // "checked" is false: only that gradients are finite is verified here. ops_gpu_test compares
+  // "checked" is false, since only finite gradients are required here. ops_gpu_test compares the
   // results.
   records.push_back(Record("train", 1e3 * seconds, "ms", 1e3 * limit, false, identity));
   if (!options.json) PrintTraining(records.back());
@@ -446,7 +446,7 @@ void BenchAttentionOnDevice(const DeviceAttentionOptions& options) {
   std::vector<ordered_json> records;
   const double bandwidth = Bandwidth();
   if (!options.json) {
-    std::printf("memory: %.0f GB/s by a copy\n", bandwidth / 1e9);
+    std::printf("memory bandwidth, measured by a copy: %.0f GB/s\n", bandwidth / 1e9);
     std::printf("%-14s %-5s %8s %6s %12s %10s %10s %9s\n", "method", "type", "N", "batch",
                 "ms/sample", "ns/token", "MB/sample", "error");
   }

@@ -39,8 +39,8 @@ struct MapCurve {
   double slope = 0;  // of log error against log features
 };
 
-// Measures the relative root-mean-square error over draws of the features, against equation 3 with
-// the exact similarity.
+// Measures the error of attention with random features against equation 3 of the paper with the
+// exact similarity: relative, as the root mean square over draws of the features.
 void Measure(const FeaturesBenchOptions& options, MapCurve& curve) {
   torch::NoGradGuard no_grad;
   torch::manual_seed(options.seed);
@@ -145,10 +145,10 @@ void Run(const FeaturesBenchOptions& options) {
 void AddFeatures(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "features", "Measure the error of random feature maps",
-      R"(The relative error of causal linear attention with F = 32, 64, ... random features against attention
-with the exact similarity: RBF for rff, softmax for favor. favor is measured with queries and
-keys of three standard deviations, 0.25, 0.5 and 1. The limit is the Monte Carlo rate: errors that
-fall with 1 / sqrt(F), from the error at 32 features.)",
+      R"(Measures the relative error of causal linear attention with F = 32, 64, ... random
+features, against attention with the exact similarity: RBF for the feature map rff, softmax for
+favor. Queries and keys are normal with standard deviation 0.5 for rff, and 0.25, 0.5 or 1 for
+favor. The limit is the Monte Carlo rate: the error at 32 features, falling as 1 / sqrt(F).)",
       "  linnet bench features\n"
       "  linnet bench features --max-features 4096 --plot features.svg\n");
   auto options = std::make_shared<FeaturesBenchOptions>();

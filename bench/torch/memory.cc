@@ -46,7 +46,7 @@ double Measure(int64_t length, int64_t dim) {
     const torch::Tensor q = input(), k = input(), v = input();
     const torch::Tensor out = ops::CausalLinearAttention(q, k, v);
     out.backward(torch::ones_like(out));
-    // Sums first: torch::isfinite() of a whole gradient has temporaries, which would set the peak.
+    // Checks the sum, since torch::isfinite() of a whole gradient would raise the peak memory.
     if (!std::isfinite(q.grad().sum().item<float>()))
       throw RuntimeError("a gradient is NaN or infinite");
   };
@@ -144,10 +144,10 @@ void Run(const MemoryBenchOptions& options) {
 void AddMemory(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "memory", "Measure the memory of training causal linear attention",
-      R"(Peak memory of a forward and a backward pass over one sequence, with 256 dimensions in heads of
-different sizes. Each case runs in a separate process. The limit is the size of inputs, outputs and
-gradients; an implementation that stores the state (query size x value size) at every position needs
-many times as much.)",
+      R"(Measures the peak memory of a forward and a backward pass over one sequence, with 256
+dimensions divided into heads of 16 to 128. Each case runs in a separate process. The limit is the
+size of inputs, outputs and gradients; an implementation that stores the state (query size x value
+size) at every position needs many times as much.)",
       "  linnet bench memory\n"
       "  linnet bench memory --max-n 65536 --plot memory.svg\n");
   auto options = std::make_shared<MemoryBenchOptions>();

@@ -39,8 +39,8 @@ struct TorchScanBenchOptions : BenchOptions {
   std::vector<std::string> policies;
 };
 
-// The chunked form: processes C positions, a chunk, at a time, with matrix products. S is the state
-// before the chunk, S' the state after it, and c the prefix sums of log-decays within the chunk:
+// The chunked form: processes chunks of C positions with matrix products. S is the state before a
+// chunk, S' the state after the chunk, and c the prefix sums of log-decays within the chunk:
 //
 //   A_ij = Σ_d q_id k_jd e^(c_id - c_jd), i >= j    M_ij = β_i Σ_d k_id k_jd e^(c_id - c_jd), i > j
 //   V' = (I + M)^-1 (β v - β k e^c S)               without the delta rule: V' = v
@@ -93,7 +93,7 @@ class Chunks {
     if (c.size(4) == 1) {
       return torch::matmul(x, y.transpose(3, 4)) * (c - c.transpose(3, 4)).tril().exp();
     }
-    // With one decay per key channel, computes column by column: no [C, C, D] tensor per chunk.
+    // With one decay per key channel, computes column by column, to avoid a [C, C, D] tensor.
     std::vector<Tensor> columns;
     for (int64_t j = 0; j < size_; ++j) {
       const Tensor decayed = x * (c - c.narrow(3, j, 1)).clamp_max(0).exp();
@@ -221,7 +221,7 @@ void Run(const TorchScanBenchOptions& options) {
   if (options.json) return;
   std::printf("\n");
   for (const Record& record : records) {
-    std::printf("%s: libtorch takes %s ms, %s times as long\n", record.name.c_str(),
+    std::printf("%s: libtorch takes %s ms, %s times as long as linnet\n", record.name.c_str(),
                 FormatCount(record.identity.at("libtorch_ms")).c_str(),
                 FormatCount(record.identity.at("libtorch_to_linnet")).c_str());
   }
@@ -232,10 +232,10 @@ void Run(const TorchScanBenchOptions& options) {
 void AddScanTorch(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "scan-torch", "Time gated recurrences against their chunked form in libtorch",
-      R"(Times the forward pass, and forward + backward, of linnet's fused operation and of the chunked form
-in plain libtorch operations with autograd, on the same inputs and number of threads. Outputs and
-gradients are compared first. The limit is the time of the recurrence's multiply-adds at the
-machine's peak.)",
+      R"(Times the forward pass, and forward + backward, of linnet's fused operation and of the
+chunked form in plain libtorch operations with autograd, on the same inputs and number of threads.
+Outputs and gradients are compared first. The limit is the time of the recurrence's multiply-adds at
+the machine's peak.)",
       "  linnet bench scan-torch\n"
       "  linnet bench scan-torch --policies kda --dim 64 --threads 1 --json\n");
   auto options = std::make_shared<TorchScanBenchOptions>();

@@ -85,8 +85,8 @@ Tensor Loss(nn::SpeechModelImpl& model, const Problem& problem) {
 // Throws RuntimeError if they differ.
 void Check(const std::string& method) {
   ModelSpec spec = SpecOf(method, 64);
-  // One layer only: after several, rounding may change a hash or switch a ReLU near 0, and no
-  // tolerance could distinguish that from an error.
+  // Checks one layer only. After several layers, rounding may change a hash or switch a ReLU near
+  // 0, and no tolerance could distinguish that from an error.
   spec.stack.repeat = 1;
   torch::manual_seed(1);
   nn::SpeechModel model(spec);
@@ -235,11 +235,11 @@ void Run(const SpeechBenchOptions& options) {
 void AddSpeech(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "speech", "Time training on speech against the length of utterances",
-      R"(Times an update (forward, backward, optimizer) of the paper's encoder and of its LSTM, per second of
-sound, over batches of 240 s in utterances of 8 s to 4 min. The loss is left out: its time is the
-field 'loss' of --json. Inputs are random frames. Gradients are first checked against those of
-unfused operations. The limit is the time of the required multiply-adds at the measured rate of a
-large matrix product.)",
+      R"(Times an update (forward, backward, optimizer) of the paper's transformer encoder and of
+the paper's LSTM, per second of sound, over batches of 240 s in utterances of 8 s to 4 min. The time
+of the loss is not included; it is the field 'loss' of --json. Inputs are random frames. Gradients
+are first checked against those of unfused operations. The limit is the time of the required
+multiply-adds at the measured rate of a large matrix product.)",
       "  linnet bench speech\n"
       "  linnet bench speech --method linear,full --to 60 --json\n");
   auto options = std::make_shared<SpeechBenchOptions>();

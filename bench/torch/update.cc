@@ -221,7 +221,7 @@ void PrintSplit(const std::vector<Record>& records) {
     const auto& at = record.identity;
     const auto number = [&](const char* name) { return at.at(name).get<double>(); };
     std::printf(
-        "\n%s: %.0f tokens/s, %.0f GFLOP/s in matrix products, which alone reach %.0f\n"
+        "\n%s: %.0f tokens/s, %.0f GFLOP/s in matrix products (timed alone: %.0f GFLOP/s)\n"
         "  forward %.0f ms, backward %.0f ms, optimizer %.1f ms (%.1f%%)\n"
         "  projections %.0f ms, attention %.0f ms, feed-forward %.0f ms, the rest %.0f ms\n",
         record.label.c_str(), number("tokens_per_second"), number("gflops"), number("gemm_gflops"),
@@ -250,8 +250,9 @@ void Run(const UpdateBenchOptions& options) {
 void AddTrain(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "train", "Time a training update of the paper's MNIST model",
-      R"(An update is forward, backward and optimizer on a batch of sequences of 783 bytes. Gradients are
-first checked against those of unfused operations. The limit is the time of the matrix products alone.)",
+      R"(An update is a forward pass, a backward pass and an optimizer step on a batch of sequences
+of 783 bytes. Gradients are first checked against those of unfused operations. The limit is the time
+of the matrix products alone.)",
       "  linnet bench train\n"
       "  linnet bench train --precision bf16 --threads 1 --json\n");
   auto options = std::make_shared<UpdateBenchOptions>();

@@ -5,10 +5,10 @@
 //     std::puts(answer.text.c_str());                        // the most likely first
 //   }
 //
-// The first line is read once; candidates are forks of the state after it. Second lines always obey
-// these rules. A second line has as many characters as the first line and the same punctuation at
-// the same places. Every other character differs from the first line's at the same place. A second
-// line repeats characters exactly where the first line does.
+// The first line is read once; candidates are forks of the state after it. Second lines obey these
+// rules, unless CoupletOptions::rules is false. A second line has as many characters as the first
+// line and the same punctuation at the same places. Every other character differs from the first
+// line's at the same place. A second line repeats characters exactly where the first line does.
 //
 // A model of simplified characters accepts a first line in traditional characters: a character
 // outside the vocabulary is read as its simplified form if the vocabulary has that form. The rules
@@ -37,7 +37,8 @@ struct CoupletOptions {
   ChoiceOptions choice = {};
   uint64_t seed = 0;
   // False: ignores the rules and `beam`. Each candidate is sampled with `choice` until the model
-  // draws the end token (or the line gets too long). This shows how well it has learned the rules.
+  // draws the end token or the line gets too long. This shows how well the model has learned the
+  // rules.
   bool rules = true;
 };
 
@@ -47,7 +48,8 @@ struct CoupletAnswer {
   // Sum of the log-probabilities of the characters, in nats. They are the model's own: not
   // renormalized over the characters that the rules allow.
   double log_probability = 0;
-  size_t characters = 0;  // terms of that sum; with rules, punctuation is copied and has no term
+  // Number of characters in that sum. With rules, punctuation is copied and not counted.
+  size_t characters = 0;
 };
 
 class LINNET_API CoupletWriter {

@@ -9,12 +9,13 @@
 //   State fork = state.Clone();                  // two continuations of one prefix
 //
 // The outputs of a sequence do not depend on the number of threads or on the other sequences of its
-// batch, bit for bit. Prefix() and Step() agree to rounding. A model without recurrent state
-// (Model::steps() is false) keeps its tokens as its state and reads all of them again at each step.
+// batch, bit for bit. Prefix() and Step() give the same outputs, up to rounding. A model without
+// recurrent state (Model::steps() is false) keeps its tokens as its state and reads all of them
+// again at each step.
 //
-// An encoder-decoder, too, is given a single token sequence: its encoder reads the tokens before
-// the first Vocabulary::kSeparator, its decoder the separator and the tokens after it. Outputs
-// before the separator are 0.
+// An encoder-decoder also reads a single token sequence: its encoder reads the tokens before the
+// first Vocabulary::kSeparator, its decoder the separator and the tokens after it. Outputs before
+// the separator are 0.
 #ifndef LINNET_ENGINE_H_
 #define LINNET_ENGINE_H_
 

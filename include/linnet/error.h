@@ -26,8 +26,8 @@ namespace linnet {
 namespace internal {
 
 // An argument of StrCat(), as text. Strings are not copied; other values are formatted into own_.
-// Formatting in this class is compiled once per type. Formatting in StrCat() would be compiled once
-// per combination of types, and files that throw errors would compile slowly.
+// This class, rather than StrCat(), formats the values to save compilation time: its code is
+// compiled once per type, that of StrCat() once per combination of types.
 class Part {
  public:
   Part(const char* text) : text_(text == nullptr ? "(null)" : text) {}
@@ -43,7 +43,8 @@ class Part {
  private:
   template <typename T>
   static std::string Streamed(const T& value) {
-    if constexpr (std::is_integral_v<T> && sizeof(T) > 1) {  // to_string() of a char is a number
+    // std::to_string() would print a char as a number.
+    if constexpr (std::is_integral_v<T> && sizeof(T) > 1) {
       return std::to_string(value);
     } else {
       std::ostringstream out;

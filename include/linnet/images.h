@@ -24,7 +24,8 @@ struct SampleOptions {
   // Divides the mixture's logits and multiplies the logistics' scales: 1 gives the trained density,
   // values near 0 the mean of the most likely component.
   float temperature = 1.0f;
-  // Use elu(s) + 1.0001 as the scale instead of exp(s), as fast-transformers' sampler does.
+  // A logistic with log-scale s has the scale elu(s) + 1.0001 instead of exp(s), as in
+  // fast-transformers' sampler.
   bool reference_scale = false;
   size_t batch = 64;  // images generated together
   // Called after each batch with the numbers of finished images and of all images; may be empty.
@@ -49,18 +50,19 @@ LINNET_API std::vector<uint8_t> CompleteImages(Engine& engine, std::span<const u
 //     image.push_back(DrawByte(model, outputs, 0, image.size(), options));
 //   }
 //
-// Draws byte `position` of an image: from the outputs [output_size] after the byte before it, or
-// from Model::first_value() at position 0. Image `image` gets the same bytes from the same outputs
-// as with SampleImages(). Throws InputError for a model of another task.
+// Draws byte `position` of image number `image`: at position 0 from Model::first_value(), later
+// from the outputs [output_size] that the engine gave for the byte before it. From the same
+// outputs, SampleImages() draws the same byte. Throws InputError for a model of another task.
 LINNET_API uint8_t DrawByte(const Model& model, std::span<const float> outputs, size_t image,
                             size_t position, const SampleOptions& options = {});
-// -ln p of a byte, where p is its probability given the bytes before it. Arguments as of DrawByte.
+// -ln p of a byte, where p is its probability given the bytes before it. Arguments as for
+// DrawByte().
 LINNET_API double ByteNats(const Model& model, std::span<const float> outputs, uint8_t byte,
                            size_t position);
 
 struct BitsPerDimResult {
-  double mean = 0;            // bits per predicted byte, mean over all images
-  std::vector<double> image;  // bits per predicted byte of each image
+  double mean = 0;            // mean of `image`
+  std::vector<double> image;  // each image's mean number of bits per predicted byte
   std::vector<double> byte;   // [image bytes - 1]: bits of each predicted byte, mean over images
 };
 

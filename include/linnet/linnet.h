@@ -26,9 +26,10 @@
  * its output arrays are unspecified.
  *
  * Ownership. The caller frees each object that a function returns, with the ..._free() of its type,
- * which accepts NULL. Exception: linnet_transcriber_transcript(). Objects may be freed in any
- * order: an engine keeps its model alive, and so does a transcriber. Strings belong to the object
- * that returned them and live as long as it.
+ * which accepts NULL. Exception: the result of linnet_transcriber_transcript() belongs to its
+ * transcriber. Objects may be freed in any order: engines and transcribers keep their model alive.
+ * A string belongs to the object passed to the function that returned it, and is valid until that
+ * object is freed.
  *
  * Threads. Any number of threads, and engines, may use one model at once. An engine, a state or a
  * transcriber is for one thread at a time. A state belongs to a model in one precision, and works
@@ -88,7 +89,7 @@ LINNET_API const char* linnet_last_error(void);
 
 /* ---- Models ---------------------------------------------------------------------------------- */
 
-/* The kind of state that a model keeps of a sequence. */
+/* The kind of state that a model keeps for a sequence. */
 typedef enum linnet_state_kind {
   LINNET_STATE_NONE = 0,     /* none: the model reads whole sequences only */
   LINNET_STATE_CONSTANT = 1, /* one size at any length */
@@ -106,7 +107,8 @@ LINNET_API linnet_model* linnet_model_open_memory(const void* bytes, size_t size
                                                   const char* precision);
 LINNET_API void linnet_model_free(linnet_model* model);
 
-/* The path or label that the model was opened with; for a folder, the file in it. */
+/* The path or label that the model was opened with; for a folder, the path of the model file in
+ * it. */
 LINNET_API const char* linnet_model_path(const linnet_model* model);
 /* "images", "text", "couplet", "speech", "copy", or another registered task. */
 LINNET_API const char* linnet_model_task(const linnet_model* model);
@@ -125,8 +127,8 @@ LINNET_API size_t linnet_model_weight_bytes(const linnet_model* model);
 LINNET_API int32_t linnet_model_vocabulary(const linnet_model* model);
 /* Floats per position that a model of frames reads; 0 for models that read tokens. */
 LINNET_API size_t linnet_model_inputs(const linnet_model* model);
-/* Floats that the model returns per position: logits (categorical), or the logits, means and
- * log-scales of a mixture of logistics (images). */
+/* Floats that the model returns per position. Image models return the logits, means and log-scales
+ * of a mixture of logistics; all other models return logits of the tokens or phones. */
 LINNET_API size_t linnet_model_outputs(const linnet_model* model);
 /* Maximum length of the training sequences. */
 LINNET_API size_t linnet_model_positions(const linnet_model* model);
@@ -135,8 +137,9 @@ LINNET_API size_t linnet_model_positions(const linnet_model* model);
 LINNET_API int linnet_model_limited(const linnet_model* model);
 /* A linnet_state_kind. */
 LINNET_API int linnet_model_state_kind(const linnet_model* model);
-/* Bytes of one sequence's new state. States of kind LINNET_STATE_CACHE or LINNET_STATE_TOKENS grow
- * once the sequence exceeds linnet_model_positions(); the others never grow. */
+/* Bytes of the state of one sequence that has read nothing. States of kind LINNET_STATE_CACHE or
+ * LINNET_STATE_TOKENS grow once the sequence exceeds linnet_model_positions(); the others never
+ * grow. */
 LINNET_API size_t linnet_model_state_bytes(const linnet_model* model);
 
 /* The image size of an image model; 0 for other models. An image has height x width x channels
@@ -154,7 +157,7 @@ LINNET_API const char* linnet_model_phones(const linnet_model* model);
 
 /* ---- Engines --------------------------------------------------------------------------------- */
 
-/* threads: 0 (one per processor available to this process) to 1024. */
+/* threads: 1 to 1024, or 0 for one per processor available to this process. */
 LINNET_API linnet_engine* linnet_engine_new(const linnet_model* model, int threads);
 LINNET_API void linnet_engine_free(linnet_engine* engine);
 /* The number of the engine's threads. */
@@ -167,10 +170,11 @@ LINNET_API int linnet_engine_threads(const linnet_engine* engine);
 LINNET_API linnet_state* linnet_state_new(const linnet_engine* engine, size_t batch);
 LINNET_API void linnet_state_free(linnet_state* state);
 LINNET_API linnet_state* linnet_state_clone(const linnet_state* state);
-/* A state with `copies` >= 1 copies of each sequence side by side, 0 0 1 1 ..., for several
- * continuations of one prefix. */
+/* A state with `copies` >= 1 copies of each sequence side by side (two copies: 0 0 1 1 ...), for
+ * several continuations of one prefix. */
 LINNET_API linnet_state* linnet_state_fork(const linnet_state* state, size_t copies);
-/* A state with these `count` >= 1 sequences in this order; repetition is allowed. */
+/* A state with sequences[0], .., sequences[count - 1] of `state`, in this order. count: at least 1.
+ * A sequence may be listed more than once. */
 LINNET_API linnet_state* linnet_state_select(const linnet_state* state, const size_t* sequences,
                                              size_t count);
 /* Appends copies of the sequences of `other`, a state of the same model. */
@@ -196,8 +200,8 @@ LINNET_API int linnet_state_save(const linnet_state* state, const linnet_engine*
                                  const char* path);
 LINNET_API linnet_state* linnet_state_load(const linnet_engine* engine, const char* path);
 /* The same in memory. Saving sets *size to the file's size in bytes. bytes: room for `capacity`
- * bytes, or NULL to ask for the size only. LINNET_ERROR_INPUT: a capacity below *size, which is
- * set nevertheless; nothing is then written. */
+ * bytes, or NULL to ask for the size only. LINNET_ERROR_INPUT: the capacity is below the size;
+ * *size is then set, but no bytes are written. */
 LINNET_API int linnet_state_save_memory(const linnet_state* state, const linnet_engine* engine,
                                         void* bytes, size_t capacity, size_t* size);
 LINNET_API linnet_state* linnet_state_load_memory(const linnet_engine* engine, const void* bytes,
@@ -207,8 +211,8 @@ LINNET_API linnet_state* linnet_state_load_memory(const linnet_engine* engine, c
 
 /* The results of a sequence do not depend on the other sequences of a call or on the number of
  * threads, bit for bit. LINNET_ERROR_INPUT, in all functions of this section: a token outside the
- * vocabulary, a position beyond those of a limited model, a state of another model, a length or
- * count of 0, tokens for a model that reads frames, or frames for a model that reads tokens. */
+ * vocabulary, a position past the last one of a limited model, a state of another model, a length
+ * or count of 0, tokens for a model that reads frames, or frames for a model that reads tokens. */
 
 /* Reads one token per sequence: tokens [batch], outputs [batch, outputs]. */
 LINNET_API int linnet_step(linnet_engine* engine, linnet_state* state, const int32_t* tokens,
@@ -218,16 +222,16 @@ LINNET_API int linnet_step(linnet_engine* engine, linnet_state* state, const int
 LINNET_API int linnet_step_sequences(linnet_engine* engine, linnet_state* state,
                                      const size_t* sequences, size_t count, const int32_t* tokens,
                                      float* outputs);
-/* Reads `length` tokens per sequence at once: tokens [batch, length]. outputs: those of the last
- * position, [batch, outputs], or NULL. */
+/* Reads `length` tokens per sequence at once: tokens [batch, length]. outputs: receives the outputs
+ * of each sequence's last position, [batch, outputs]; or NULL. */
 LINNET_API int linnet_prefix(linnet_engine* engine, linnet_state* state, const int32_t* tokens,
                              size_t length, float* outputs);
 /* The same, with the outputs of every position: [batch, length, outputs]. */
 LINNET_API int linnet_prefix_all(linnet_engine* engine, linnet_state* state, const int32_t* tokens,
                                  size_t length, float* outputs);
 /* Reads prefixes of different lengths: sequence sequences[i] reads the next lengths[i] elements of
- * `tokens`, an array as long as the sum of the lengths. outputs [count, outputs]: those of each
- * sequence's last position, or NULL. */
+ * `tokens`, an array as long as the sum of the lengths. outputs: receives the outputs of each
+ * sequence's last position, [count, outputs]; or NULL. */
 LINNET_API int linnet_prefix_sequences(linnet_engine* engine, linnet_state* state,
                                        const size_t* sequences, const size_t* lengths, size_t count,
                                        const int32_t* tokens, float* outputs);
@@ -252,8 +256,8 @@ LINNET_API int linnet_whole_frames(linnet_engine* engine, const float* frames, s
 typedef struct linnet_sampling {
   size_t size;       /* of this struct, in bytes */
   float temperature; /* 0 .. 1e6, default 1; 0: the most likely token */
-  float top_p;       /* in (0, 1], default 1: only the most likely tokens, until their
-                        probabilities sum to top_p */
+  float top_p;       /* in (0, 1]; only the smallest set of most likely tokens whose probabilities
+                        sum to at least top_p; default 1: all */
   size_t top_k;      /* only the k most likely tokens; default 0: all */
   uint64_t seed;     /* default 0. The draws are a function of seed and stream. */
   uint64_t stream;   /* default 0. Streams of one seed are independent. Couplets ignore it. */
@@ -264,8 +268,8 @@ LINNET_API int linnet_sampling_init(linnet_sampling* sampling, size_t size);
 
 /* Draws a token from logits [count] with random number `draw` of the sampling's stream: 0 for the
  * first token, then 1, and so on. Never chooses a token with a logit of -infinity. sampling: NULL
- * for the defaults. LINNET_ERROR_INPUT: an option out of range, no token left, or a logit that is
- * NaN or +infinity (not checked if the most likely token is taken without drawing). */
+ * for the defaults. LINNET_ERROR_INPUT: an option out of range, all logits -infinity, or a logit
+ * that is NaN or +infinity (not checked if the most likely token is taken without drawing). */
 LINNET_API int linnet_choose(const float* logits, size_t count, const linnet_sampling* sampling,
                              uint64_t draw, int32_t* token);
 
@@ -277,38 +281,39 @@ LINNET_API const char* linnet_model_unit(const linnet_model* model);
 /* The token that ends a text; -1 for models without text. */
 LINNET_API int32_t linnet_model_end(const linnet_model* model);
 
-/* Tokens of vocabularies of bytes and characters. They encode no text. */
+/* Special tokens of byte and character vocabularies. */
 enum {
   LINNET_TOKEN_END = 0,       /* begins and ends a text */
   LINNET_TOKEN_SEPARATOR = 1, /* separates the parts of a text */
   LINNET_TOKEN_UNKNOWN = 2    /* a character outside the vocabulary */
 };
 
-/* Encodes text as tokens, but adds none that begin a text. Sets *count to their number. tokens:
- * room for `capacity` tokens, or NULL to ask for the number only. LINNET_ERROR_INPUT: a model
- * without a vocabulary of text (tasks other than text and couplet), text that is not UTF-8 (unless
- * the vocabulary is of bytes), or a capacity below *count, which is set nevertheless; no token is
- * then written. */
+/* Encodes text as tokens, without the tokens that begin a text. Sets *count to their number.
+ * tokens: room for `capacity` tokens, or NULL to ask for the number only. LINNET_ERROR_INPUT: a
+ * model without a vocabulary of text (tasks other than text and couplet), text that is not UTF-8
+ * (unless the vocabulary is of bytes), or a capacity below the number of tokens; *count is then
+ * set, but no token is written. */
 LINNET_API int linnet_encode(const linnet_model* model, const char* text, size_t bytes,
                              int32_t* tokens, size_t capacity, size_t* count);
-/* The same, preceded by the tokens that a model reads before a text (at least one). */
+/* The same, but first adds the tokens that the model reads before a text (at least one). */
 LINNET_API int linnet_encode_prompt(const linnet_model* model, const char* text, size_t bytes,
                                     int32_t* tokens, size_t capacity, size_t* count);
 /* Decodes tokens as text. Sets *bytes to its size without the final NUL. text: room for `capacity`
  * bytes, at least *bytes + 1, or NULL to ask for the size only. LINNET_TOKEN_UNKNOWN decodes to
- * U+FFFD; other special tokens and numbers outside the vocabulary to nothing.
- * Tokens of bytes may decode to text that is not UTF-8. Errors as for linnet_encode(). */
+ * U+FFFD. Other special tokens, and numbers outside the vocabulary, are skipped. Tokens of bytes
+ * may decode to text that is not UTF-8. Errors as for linnet_encode(). */
 LINNET_API int linnet_decode(const linnet_model* model, const int32_t* tokens, size_t count,
                              char* text, size_t capacity, size_t* bytes);
-/* The same for one token that is not the first of its text: at the beginning of a text, byte-pair
- * vocabularies may drop a space. */
+/* The same for one token that is not at the beginning of a text. (At the beginning, byte-pair
+ * vocabularies may drop a space.) */
 LINNET_API int linnet_token_text(const linnet_model* model, int32_t token, char* text,
                                  size_t capacity, size_t* bytes);
 
 /* ---- Images ---------------------------------------------------------------------------------- */
 
-/* Receives the number of finished images and of all images; data: progress_data. Returns 0 to
- * continue; otherwise the call ends with LINNET_CANCELLED. It must not throw, or use the engine. */
+/* Receives `done`, the number of finished images, `total`, the number of all images, and `data`,
+ * the options' progress_data. Returns 0 to continue; otherwise the call ends with LINNET_CANCELLED.
+ * It must not throw, or use the engine. */
 typedef int (*linnet_progress)(void* data, size_t done, size_t total);
 
 typedef struct linnet_image_options {
@@ -316,10 +321,10 @@ typedef struct linnet_image_options {
   uint64_t seed;            /* default 0 */
   uint64_t first_stream;    /* image i draws from stream first_stream + i of the seed, whatever the
                             batch; default 0 */
-  float temperature;        /* above 0, default 1: the trained density; near 0: the mean of the most
-                            likely component */
-  int reference_scale;      /* 1: fast-transformers' scale, elu(s) + 1.0001, in place of exp(s);
-                            default 0 */
+  float temperature;        /* above 0; 1, the default: the trained density; near 0: the mean of the
+                            most likely component */
+  int reference_scale;      /* 1: a logistic with log-scale s has the scale elu(s) + 1.0001, as in
+                            fast-transformers, in place of exp(s); default 0 */
   size_t batch;             /* images generated together, at least 1; default 64 */
   linnet_progress progress; /* called after each batch; default NULL */
   void* progress_data;
@@ -332,16 +337,16 @@ LINNET_API int linnet_image_options_init(linnet_image_options* options, size_t s
  * LINNET_ERROR_INPUT: not an image model, or an option out of range. */
 LINNET_API int linnet_sample_images(linnet_engine* engine, size_t count,
                                     const linnet_image_options* options, uint8_t* pixels);
-/* Keeps the first `known` bytes, 1 .. image bytes, of each of `count` >= 1 images and draws the
- * rest: images and pixels [count, image bytes], which may be the same array. */
+/* Keeps the first `known` bytes, at least 1, of each image and draws the rest. count: at least 1.
+ * images and pixels: [count, image bytes]; they may be the same array. */
 LINNET_API int linnet_complete_images(linnet_engine* engine, const uint8_t* images, size_t count,
                                       size_t known, const linnet_image_options* options,
                                       uint8_t* pixels);
 /* For programs that show an image while it is drawn. Draws byte `position` of image `image`, from
- * the outputs of linnet_step() for the byte before it; at position 0, outputs is NULL. The image
- * gets the same bytes from the same outputs as with linnet_sample_images(). Of the options, batch
- * and progress do not apply. LINNET_ERROR_INPUT: not an image model, a position outside the image,
- * or an option out of range. */
+ * the outputs of linnet_step() for the byte before it; at position 0, outputs is NULL. From the
+ * same outputs, linnet_sample_images() draws the same byte. The options batch and progress have no
+ * effect. LINNET_ERROR_INPUT: not an image model, a position outside the image, or an option out of
+ * range. */
 LINNET_API int linnet_draw_byte(const linnet_model* model, const float* outputs, size_t image,
                                 size_t position, const linnet_image_options* options,
                                 uint8_t* byte);
@@ -351,8 +356,8 @@ LINNET_API int linnet_byte_nats(const linnet_model* model, const float* outputs,
                                 size_t position, double* nats);
 /* Bits per byte of `count` >= 1 images: the mean of -log2 p over all bytes of an image except the
  * first, with p the probability of a byte given all bytes before it. *mean: the mean over all
- * images. each [count]: the value of every image, or NULL. Of the options, only batch and progress
- * apply. */
+ * images. each [count]: receives the value of every image; or NULL. Of the options, only batch and
+ * progress are used. */
 LINNET_API int linnet_bits_per_dim(linnet_engine* engine, const uint8_t* images, size_t count,
                                    const linnet_image_options* options, double* mean, double* each);
 
@@ -360,15 +365,16 @@ LINNET_API int linnet_bits_per_dim(linnet_engine* engine, const uint8_t* images,
 
 /* The reason why a text ended. */
 typedef enum linnet_text_end {
-  LINNET_TEXT_TOKENS = 0,    /* linnet_text_options.tokens are written */
+  LINNET_TEXT_TOKENS = 0,    /* the maximum number of tokens is written */
   LINNET_TEXT_STOP = 1,      /* a stop string came; the text ends before it */
   LINNET_TEXT_END_TOKEN = 2, /* the model ended the text */
   LINNET_TEXT_POSITIONS = 3, /* a limited model has no position left */
   LINNET_TEXT_READER = 4     /* the caller's linnet_reader function returned nonzero */
 } linnet_text_end;
 
-/* Receives a piece of text, whole characters of valid UTF-8, not terminated by NUL, valid during
- * the call. Returns 0 to continue; otherwise the text ends. It must not throw or use the engine. */
+/* Receives a piece of text: whole characters in valid UTF-8, without a final NUL. The pointer is
+ * valid only during the call. Returns 0 to continue; otherwise the text ends. It must not throw or
+ * use the engine. */
 typedef int (*linnet_reader)(void* data, const char* text, size_t bytes);
 
 typedef struct linnet_text_options {
@@ -384,14 +390,14 @@ LINNET_API int linnet_text_options_init(linnet_text_options* options, size_t siz
 
 /* Continues a prompt (0 bytes: begins a new text) and passes the new text to `reader` in pieces.
  * options: NULL for the defaults. end: receives a linnet_text_end, or NULL. LINNET_ERROR_INPUT: not
- * a model of text, a prompt that is not UTF-8 (vocabularies of characters) or exceeds a limited
- * model, an option out of range. */
+ * a model of text, a prompt that is not UTF-8 (unless the vocabulary is of bytes), a prompt that is
+ * too long for a limited model, or an option out of range. */
 LINNET_API int linnet_write_text(linnet_engine* engine, const char* prompt, size_t bytes,
                                  const linnet_text_options* options, linnet_reader reader,
                                  void* data, int* end);
 /* The sum of -log p, in nats, over a text's tokens, where p is a token's probability given all
- * tokens before it, the tokens that begin a text included. tokens: receives the number of the
- * text's tokens, or NULL. Errors as for linnet_write_text(). */
+ * tokens before it, including the tokens that begin a text. tokens: receives the number of the
+ * text's tokens; or NULL. Errors as for linnet_write_text(). */
 LINNET_API int linnet_text_nats(linnet_engine* engine, const char* text, size_t bytes, double* nats,
                                 size_t* tokens);
 /* The same for tokens [count] of any model with a categorical head: the sum over the tokens from
@@ -414,11 +420,11 @@ typedef struct linnet_couplet_options {
 /* Sets the defaults. size: sizeof(linnet_couplet_options). */
 LINNET_API int linnet_couplet_options_init(linnet_couplet_options* options, size_t size);
 
-/* Writes second lines for a first line. Blanks are ignored. If a character is outside the
- * vocabulary, it is read as its simplified form, a punctuation mark as a comma, and any other
- * character as unknown. options: NULL for the defaults. LINNET_ERROR_INPUT: not a model of
- * couplets, a line that is empty, not UTF-8, with control characters or too long for the model, or
- * an option out of range. */
+/* Writes second lines for a first line. Blanks are ignored. The vocabulary may lack a character:
+ * then a punctuation mark is read as a comma, a traditional character as its simplified form if the
+ * vocabulary has that form, and any other character as unknown. options: NULL for the defaults.
+ * LINNET_ERROR_INPUT: not a model of couplets; a line that is empty, is not UTF-8, has control
+ * characters or is too long for the model; or an option out of range. */
 LINNET_API linnet_couplets* linnet_write_couplets(linnet_engine* engine, const char* first,
                                                   size_t bytes,
                                                   const linnet_couplet_options* options);
@@ -427,8 +433,8 @@ LINNET_API void linnet_couplets_free(linnet_couplets* couplets);
 LINNET_API size_t linnet_couplets_count(const linnet_couplets* couplets);
 /* Line `i`. */
 LINNET_API const char* linnet_couplets_text(const linnet_couplets* couplets, size_t i);
-/* The sum of log p, in nats, over line i's characters, with the model's probabilities p: they are
- * not renormalized over the characters that the rules allow. */
+/* The sum of log p, in nats, over line i's characters. Each p is the model's own probability, not
+ * renormalized over the characters that the rules allow. */
 LINNET_API double linnet_couplets_log_probability(const linnet_couplets* couplets, size_t i);
 
 /* ---- Speech ---------------------------------------------------------------------------------- */
@@ -437,24 +443,25 @@ LINNET_API double linnet_couplets_log_probability(const linnet_couplets* couplet
  * without speech, linnet_transcribe() and linnet_transcriber_new() fail with
  * LINNET_ERROR_UNSUPPORTED. */
 
-/* Transcribes a whole recording on the engine's number of threads. beam: 1 for the most likely
- * path, more for a prefix beam search of that width. LINNET_ERROR_INPUT: not a speech model, less
- * audio than a frame (25 ms), a sample that is not finite, a beam of 0. */
+/* Transcribes a whole recording with as many threads as the engine has. beam: 1 for the most likely
+ * path, more for a prefix beam search of that width. LINNET_ERROR_INPUT: not a speech model, audio
+ * shorter than a frame (25 ms), a sample that is not finite, a beam of 0. */
 LINNET_API linnet_transcript* linnet_transcribe(linnet_engine* engine, const float* samples,
                                                 size_t count, size_t beam);
 LINNET_API void linnet_transcript_free(linnet_transcript* transcript);
 /* The number of phones. */
 LINNET_API size_t linnet_transcript_count(const linnet_transcript* transcript);
-/* The name of phone `i`, the start of its first frame in seconds, and its probability there. */
+/* The name of phone `i`, the start of its first frame in seconds, and its probability in that
+ * frame. */
 LINNET_API const char* linnet_transcript_phone(const linnet_transcript* transcript, size_t i);
 LINNET_API double linnet_transcript_start(const linnet_transcript* transcript, size_t i);
 LINNET_API double linnet_transcript_probability(const linnet_transcript* transcript, size_t i);
 /* The length of the audio in seconds. */
 LINNET_API double linnet_transcript_seconds(const linnet_transcript* transcript);
 
-/* A transcriber for a stream, on its caller's thread, in constant memory except for the phones.
- * LINNET_ERROR_INPUT: not a speech model, a model that is not causal, or one that normalizes by
- * utterance. */
+/* Makes a transcriber for a stream. It works on the caller's thread. Its memory is constant except
+ * for the list of phones. LINNET_ERROR_INPUT: not a speech model, a model that is not causal, or
+ * one that normalizes each utterance by its own statistics. */
 LINNET_API linnet_transcriber* linnet_transcriber_new(const linnet_engine* engine);
 LINNET_API void linnet_transcriber_free(linnet_transcriber* transcriber);
 /* Takes the next samples, in any number. Phones are recognized as soon as the model detects them.
@@ -466,8 +473,9 @@ LINNET_API int linnet_transcriber_finish(linnet_transcriber* transcriber);
 /* The phones recognized so far. Belongs to the transcriber, which adds to it: do not free it. */
 LINNET_API const linnet_transcript* linnet_transcriber_transcript(
     const linnet_transcriber* transcriber);
-/* Delay from the beginning of a phone to its recognition, in seconds of audio. A stride of the model
-   and the piece that is read may be added. */
+/* Delay from the beginning of a phone to its recognition, in seconds of audio. The actual delay may
+ * be longer, by at most a stride of the model plus the length of the piece passed to
+ * linnet_transcriber_accept(). */
 LINNET_API double linnet_transcriber_delay(const linnet_transcriber* transcriber);
 
 #ifdef __cplusplus

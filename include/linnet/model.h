@@ -25,7 +25,7 @@ struct ModelOptions {
   // weights are rounded as they are packed. Compared with f32, a step reads half as many bytes of
   // matrices in bf16 and a quarter in int8. Activations are rounded to the matrix's type before
   // each product, and the states of linear attention are partly bf16
-  // (docs/kernels/linear_step.md). The head of image models, norms, residuals and outputs are fp32.
+  // (docs/kernels/linear_step.md). Norms, residuals, outputs and the head of image models are fp32.
   std::optional<Precision> precision;
 };
 

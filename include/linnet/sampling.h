@@ -17,7 +17,8 @@ namespace linnet {
 struct ChoiceOptions {
   float temperature = 1;  // 0: the most likely token; nothing is drawn
   size_t top_k = 0;       // only the k most likely tokens; 0: all
-  float top_p = 1;        // only the most likely tokens, until their probabilities sum to top_p
+  // Only the smallest set of most likely tokens whose probabilities sum to at least top_p; 1: all.
+  float top_p = 1;
 };
 
 // Throws InputError unless temperature is in [0, 1e6] and top_p in (0, 1].

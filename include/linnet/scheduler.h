@@ -5,7 +5,7 @@
 //   scheduler.Submit({.prompt = prompt,
 //                     .next = [&](std::span<const float> outputs) { return Draw(outputs); },
 //                     .finished = [&](Finished) {}});
-//   while (scheduler.Run()) {}      // or as long as a server lives
+//   while (scheduler.Run()) {}      // until all requests have ended
 //
 // The size of a sequence's state is known in advance, so the states' memory is allocated once, at
 // construction, for a fixed number of sequences that run at a time. Further requests wait in a
@@ -50,9 +50,10 @@ struct Request {
   // Used only with an empty prompt: the head's outputs at the last token that `from` has read.
   std::shared_ptr<const std::vector<float>> outputs = {};
   // Called while the prompt is read: after every kPiece tokens with the state, and at the prompt's
-  // end with the state and the outputs. May be empty. Another request whose prompt begins with the
-  // same tokens may continue `from` that state. Its outputs are bit-identical to those without
-  // `from` if the state has read a multiple of kPiece tokens, or that request's whole prompt.
+  // end with the state and the outputs. May be empty. A later request with the same first tokens
+  // can pass that state as `from` and leave these tokens out of its prompt. Its outputs are
+  // bit-identical to those without `from` if the state has read a multiple of kPiece tokens, or all
+  // of the later request's tokens.
   std::function<void(State state, std::span<const float> outputs)> passed = {};
 };
 

@@ -6,10 +6,11 @@
 //   linnet::Validate(spec);
 //   std::string json = linnet::ToJson(spec);
 //
-// Tokens x_0 .. x_{L-1} are embedded (a value embedding with sine positions; for images optionally
-// the next byte's row and column, the byte above it and a stem) and go through the layers. A linear
-// head predicts x_{t+1} from the output at t. In speech, x_t are projected windows of filterbank
-// frames, and the head predicts the phone spoken at t, or none.
+// Tokens x_0 .. x_{L-1} are embedded and go through the layers. A linear head predicts x_{t+1} from
+// the output at t. The embedding consists of a value embedding and sine positions. Image models may
+// add the row and column of the next byte, the byte above the next byte, and a convolutional stem.
+// In speech, x_t are projected windows of filterbank frames, and the head predicts the phone spoken
+// at t, or the blank.
 #ifndef LINNET_SPEC_H_
 #define LINNET_SPEC_H_
 
@@ -60,9 +61,10 @@ struct MixerSpec {
   bool negative_eigenvalues = false;  // delta rules: strengths in (0, 2) instead of (0, 1)
   // Rank of the projection of the decay (kind "gla") or of the output gate ("rwkv7").
   int gate_rank = 16;
-  // Number of distinct heads: of queries and keys for kinds "gated-delta-net", "kda", "ssd" (there
-  // called groups) and "gated-delta-product", of keys and values for "full", "gla" and "retention".
-  // Each is shared by heads / key_heads consecutive heads. 0: equal to `heads`, so none is shared.
+  // Number of shared heads; each is used by heads / key_heads consecutive heads. 0: equal to
+  // `heads`, so none is shared. Kinds "gated-delta-net", "kda", "gated-delta-product" and "ssd"
+  // (which calls them groups) share queries and keys; kinds "full", "gla" and "retention" share
+  // keys and values.
   int key_heads = 0;
   int householders = 2;  // kind "gated-delta-product": delta steps per position
   // Lower bound <= 0 of the logarithm of the decay of a key channel; 0: none. Kind "gla" clamps the
@@ -74,8 +76,9 @@ struct MixerSpec {
   // kind "rwkv7"
   int decay_rank = 32;  // rank of the projection of the decays
   int rate_rank = 32;   // rank of the projection of the rates (`a` in model/rwkv7.h)
-  // Rank of the projection of the shares in which earlier values are mixed into this layer's: those
-  // of the last earlier layer of this kind with value_rank 0. 0: none are mixed in.
+  // Above 0: mixes the values of an earlier layer (the last "rwkv7" layer before this one with
+  // value_rank 0) into the values of this layer. The mixing weights come from a projection of this
+  // rank. 0: no mixing.
   int value_rank = 0;
 
   int heads = 8;
@@ -86,8 +89,8 @@ struct MixerSpec {
 // The position embedding.
 enum class Positions : uint8_t {
   kSequence,  // sines of t, in the dimensions that the value embedding leaves
-  // In the same dimensions: one half sines of t, one quarter sines of the row of byte t + 1, one
-  // quarter sines of that byte's index in its row.
+  // The same dimensions, divided: one half holds sines of t, one quarter sines of the row of byte
+  // t + 1, and one quarter sines of the index of byte t + 1 in its row.
   kGrid,
   kAdded,  // sines of t in d_model dimensions, added to the value embedding
 };
@@ -131,7 +134,7 @@ struct InputSpec {
   // Dimensions of the value embedding. Positions take the rest of d_model unless they are added.
   int value_embedding = 128;
   Positions positions = Positions::kSequence;
-  // Adds an embedding of the byte above the byte to predict.
+  // Adds an embedding of the byte directly above the next byte (the byte to predict).
   bool pixel_above = false;
   StemSpec stem = {};
   bool norm = false;  // whether the embeddings are normalized before the first layer
@@ -149,8 +152,9 @@ struct StackSpec {
   NormKind norm = NormKind::kLayer;
   // Layers are x = LN(x + f(x)), or with norm_first x = x + f(LN(x)).
   bool norm_first = false;
-  // Width in positions of a depthwise convolution before each layer's mixer; 0: none. It reads the
-  // last positions if the network is causal, else the surrounding ones (the width is then odd).
+  // Width in positions of a depthwise convolution before each layer's mixer; 0: none. In a causal
+  // network it reads the current and the previous positions, otherwise the surrounding ones (the
+  // width must then be odd).
   int convolution = 0;
   bool final_norm = true;  // a norm after the last layer; required by norm_first
   float norm_eps = 1e-5f;
@@ -225,8 +229,8 @@ struct LINNET_API ModelSpec {
   bool lstm() const { return network == NetworkKind::kLstm; }
   bool encoder_decoder() const { return network == NetworkKind::kEncoderDecoder; }
   bool logistics() const { return head.kind == HeadKind::kLogistics; }
-  // Whether a position depends only on itself and earlier ones: always for tokens; for frames, if
-  // every mixer is always causal.
+  // Whether a position depends only on itself and earlier ones: always true for models of tokens;
+  // for models of frames, true if every mixer is of a kind that is always causal.
   bool Causal() const;
   // Number of outputs of the head per position: 3 * mixtures or classes.
   int OutputSize() const { return logistics() ? 3 * head.mixtures : head.classes; }
@@ -245,10 +249,10 @@ LINNET_API bool operator==(const ModelSpec& a, const ModelSpec& b);
 // `where` (a file's path, say) begins the message.
 LINNET_API void Validate(const ModelSpec& spec, const std::string& where = "model");
 
-// JSON: one flat object of names and values. If the mixers differ, the field "pattern" lists them
-// as such objects. FromJson also reads files of the first version and leaves absent fields at their
-// defaults. It throws InputError, with a message that begins with `where`, on unknown fields and
-// invalid values.
+// JSON: one flat object of names and values. If the mixers differ, the field "pattern" lists one
+// flat object per mixer. FromJson also reads files of the first version and leaves absent fields at
+// their defaults. It throws InputError, with a message that begins with `where`, on unknown fields
+// and invalid values.
 LINNET_API std::string ToJson(const ModelSpec& spec, int indent = -1);
 LINNET_API ModelSpec FromJson(const std::string& json, const std::string& where);
 

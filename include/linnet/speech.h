@@ -45,7 +45,9 @@ struct Transcript {
   std::vector<Phone> phones = {};
   std::vector<int> classes = {};  // the phones' indices in PhonesOf()
   double seconds = 0;             // length of the audio
-  double log_probability = 0;     // in nats: of the best path; with a beam, of all kept paths
+  // In nats. Without a beam: of the most likely path. With a beam: of the phones, summed over the
+  // paths that the search kept.
+  double log_probability = 0;
 };
 
 struct TranscriberOptions {
@@ -77,8 +79,8 @@ class LINNET_API Transcriber {
 };
 
 // Transcribes audio as it arrives, with constant memory and constant work per second of audio. A
-// phone is returned as soon as the model detects it: delay_seconds() after its beginning, plus at
-// most a stride of the model and the piece that is read.
+// phone is returned as soon as the model detects it: delay_seconds() after its beginning, or later
+// by at most a stride of the model plus the length of the piece passed to Read().
 class LINNET_API PhoneStream {
  public:
   // Throws InputError for a model that is not causal, or that normalizes by utterance: the

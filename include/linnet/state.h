@@ -1,5 +1,6 @@
-// Recurrent state of sequences: everything needed to continue them. It is a value whose size is
-// known before the first token (caches of softmax attention grow beyond the training length).
+// Recurrent state of sequences: everything needed to continue them. Its size is known before the
+// first token. Only caches of softmax attention and kept tokens grow, once a sequence is longer
+// than the training length.
 //
 //   State state = engine.NewState(/*batch=*/1);
 //   engine.Prefix(state, prompt, prompt.size(), {});
@@ -25,12 +26,12 @@ namespace linnet {
 
 struct StateData;
 
-// Bytes of one sequence's new state, from the spec alone. StateKind::kConstant: the size at any
-// length. kCache: room for the keys and values of max_length positions, which grows on demand.
-// kTokens: room for max_length tokens, which also grows.
+// Bytes of the state of one sequence that has read nothing. StateKind::kConstant: the size at any
+// length. kCache: room for the keys and values of max_length positions; it grows on demand.
+// kTokens: room for max_length tokens; it grows on demand, too.
 LINNET_API size_t StateBytes(const ModelSpec& spec, Precision precision);
 
-// The kind of state that a model keeps of a sequence.
+// The kind of state that a model keeps for a sequence.
 enum class StateKind : uint8_t {
   kNone,      // none: the model is not causal, or reads frames without a recurrent state
   kConstant,  // constant size at any length
@@ -57,7 +58,7 @@ class LINNET_API State {
   size_t bytes() const;
 
   State Clone() const;
-  void Reset();                 // returns all sequences to before the first token
+  void Reset();                 // returns all sequences to position 0
   void Reset(size_t sequence);  // the same for one sequence
 
   // A state with `copies` copies of each sequence, side by side: 0 0 0 1 1 1 ... Throws InputError
@@ -73,11 +74,11 @@ class LINNET_API State {
   // sequence and belongs to the same model.
   void Assign(size_t sequence, const State& other);
 
-  // Save writes a safetensors file that names the model (atomically); Load reads one. A loaded
-  // state continues bit for bit like the saved one. (For softmax models the file includes unused
-  // cache rows, which may hold keys and values from before a Reset().) Load throws InputError if
-  // the file is not a state, is damaged, or belongs to another model or to this model in another
-  // precision.
+  // Save atomically writes a safetensors file that names the model; Load reads such a file. A
+  // loaded state continues bit for bit like the saved one. (For softmax models the file includes
+  // unused cache rows, which may hold keys and values from before a Reset().) Load throws
+  // InputError if the file is not a state, is damaged, or belongs to another model or to this model
+  // in another precision.
   void Save(const std::string& path, const Model& model) const;
   static State Load(const std::string& path, const Model& model);
   // ToBytes returns the bytes of such a file; FromBytes makes a state from them, and names them

@@ -24,14 +24,14 @@ namespace linnet {
 struct TextOptions {
   size_t tokens = 256;  // maximum number of tokens
   ChoiceOptions choice = {};
-  uint64_t seed = 0, stream = 0;       // the draws are a function of both
-  std::vector<std::string> stop = {};  // stop words: the text ends before the first one
+  uint64_t seed = 0, stream = 0;       // the random numbers are a function of both
+  std::vector<std::string> stop = {};  // stop words: the text ends before the first that occurs
   // Called once, with the number of training positions, if TextWriter continues beyond them.
   std::function<void(size_t)> beyond_training = {};
 };
 
-// Why a text ended: TextOptions::tokens are written, a stop word or the end token came, the model
-// has no position left, or the reader returned false.
+// Why a text ended: the maximum TextOptions::tokens is reached, a stop word was written, the model
+// drew the end token, the model has no position left, or the reader returned false.
 enum class TextEnd { kTokens, kStop, kEndToken, kPositions, kReader };
 
 class LINNET_API TextWriter {

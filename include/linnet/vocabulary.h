@@ -33,9 +33,9 @@ class LINNET_API Vocabulary {
   // Special tokens of byte and character vocabularies, and the first token after them.
   static constexpr int32_t kEnd = 0, kSeparator = 1, kUnknown = 2, kFirst = 3;
 
-  // The vocabulary of text.unit: the bytes, text.characters or text.tokenizer. Throws InputError on
-  // invalid UTF-8, a repeated character or an unsupported tokenizer, and if characters or tokenizer
-  // are missing or belong to another unit.
+  // The vocabulary that text.unit selects: all bytes, text.characters or text.tokenizer. Throws
+  // InputError on invalid UTF-8, a repeated character or an unsupported tokenizer, and if
+  // text.characters or text.tokenizer is missing for this unit or given for another.
   explicit Vocabulary(const TextSpec& text);
 
   static Vocabulary Bytes() { return Vocabulary(TextSpec()); }
@@ -62,11 +62,13 @@ class LINNET_API Vocabulary {
   // The number of tokens that stand for characters outside the vocabulary.
   size_t CountUnknown(std::span<const int32_t> tokens) const;
 
-  // Throws InputError on invalid UTF-8, except in a byte vocabulary. Bytes are never unknown.
+  // Throws InputError on invalid UTF-8, unless the vocabulary is of bytes: it has every byte.
   std::vector<int32_t> Encode(std::string_view text) const;
-  // kUnknown decodes to U+FFFD; other special tokens and numbers outside the vocabulary to nothing.
+  // kUnknown decodes to U+FFFD. Other special tokens, and numbers outside the vocabulary, are
+  // skipped.
   std::string Decode(std::span<const int32_t> tokens) const;
-  // The text of one token that is not the first of its text.
+  // The text of one token that is not at the beginning of a text. (At the beginning, byte-pair
+  // vocabularies may drop a space.)
   std::string Decode(int32_t token) const;
   // A printable name of the token: its text, or "<|end|>", "bytes:\xe6" and the like.
   std::string Name(int32_t token) const;

@@ -1,5 +1,5 @@
-// A cache-line-aligned, zero-initialized array of a plain type. Movable; copies need an explicit
-// Copy(), because a copy of a state or of weights is megabytes.
+// A cache-line-aligned, zero-initialized array of a trivially copyable type. It can be moved; a
+// copy needs an explicit Copy(), because states and weights often take megabytes.
 //
 //   AlignedBuffer<float> scratch(rows * cols);
 //   AlignedBuffer<float> twin = scratch.Copy();
@@ -25,8 +25,8 @@ inline constexpr size_t kCacheLine = 64;
 // The smallest multiple of `step` that is at least `n`.
 constexpr size_t RoundUp(size_t n, size_t step) { return (n + step - 1) / step * step; }
 
-// Arrays of at least twice this size request pages of this size, because a batch of states spans
-// thousands of the usual 4 kB pages.
+// Bytes of a huge page. Arrays of at least 2 * kHugePage bytes request huge pages, because a batch
+// of states would span thousands of the usual 4 kB pages.
 inline constexpr size_t kHugePage = size_t{2} << 20;
 
 template <typename T>

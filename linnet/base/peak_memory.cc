@@ -26,8 +26,8 @@ int64_t AvailableMemory() {
   for (std::string line; std::getline(info, line);) {
     if (line.starts_with("MemAvailable:")) available = int64_t{1024} * std::stoll(line.substr(13));
   }
-  // Applies the container's limit, from control groups of version 2 or 1. The file's text "max",
-  // which means no limit, reads as 0.
+  // Applies the container's limit; control groups of version 1 and of version 2 have different
+  // files for it. Without a limit, memory.max contains the text "max", which reads as 0.
   const auto number = [](const char* path) {
     int64_t value = -1;
     std::ifstream(path) >> value;
@@ -46,7 +46,7 @@ int64_t AvailableMemory() {
 
 int64_t MachineMemory() {
 #ifdef __EMSCRIPTEN__
-  return int64_t{2} << 30;  // -sMAXIMUM_MEMORY: sysconf() reports the memory in use
+  return int64_t{2} << 30;  // = -sMAXIMUM_MEMORY; sysconf() reports only the memory in use
 #else
   return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
 #endif

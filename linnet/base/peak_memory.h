@@ -10,8 +10,8 @@
 
 namespace linnet {
 
-// The largest resident set in bytes since the process began or since the last reset. Unlike
-// getrusage(), excludes the memory that the process had before exec().
+// The largest resident set in bytes since the process began or since the last reset. Unlike the
+// number from getrusage(), it excludes the memory that the process had before exec().
 int64_t PeakMemory();
 
 // Restarts the measurement, if the kernel supports it.
@@ -21,7 +21,7 @@ void ResetPeakMemory();
 // of memory; 0 if the kernel does not report this number.
 int64_t AvailableMemory();
 
-// Bytes of memory of the machine.
+// Physical memory of the machine, in bytes.
 int64_t MachineMemory();
 
 }  // namespace linnet

@@ -38,7 +38,7 @@ bool AwaitChange(const std::atomic<uint32_t>& value, uint32_t old) {
 
 int ThreadPool::AvailableProcessors() {
 #ifdef __EMSCRIPTEN__
-  return 1;  // modules without threads
+  return 1;  // the WebAssembly modules have no threads
 #else
   cpu_set_t set;
   CPU_ZERO(&set);

@@ -1,6 +1,7 @@
-// A fixed set of threads that runs one body at a time, for inference. Work is split statically.
-// Barriers spin for about ten microseconds and then sleep, so a step of some tens of microseconds
-// loses no time to system calls, and an idle pool uses no processor time.
+// A fixed set of threads for inference. Run() calls one function (the body) on all of them; For()
+// gives each thread one range of the work. Barriers spin for about ten microseconds and then sleep,
+// so a step of some tens of microseconds loses no time to system calls, and an idle pool uses no
+// processor time.
 //
 //   ThreadPool pool(2);
 //   pool.Run([&](int worker) { ...; pool.Barrier(); ...; });   // worker = 0 .. size() - 1
@@ -46,7 +47,7 @@ class ThreadPool {
   void Barrier();
 
   // `barriers` counts the barriers passed, `sleeps` the times that a worker stopped spinning at a
-  // barrier and slept. Many sleeps indicate that other work uses these processors. Both counters
+  // barrier and slept. Many sleeps indicate that other work uses the same processors. Both counters
   // wrap around.
   struct Waits {
     uint32_t barriers, sleeps;

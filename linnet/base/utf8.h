@@ -20,7 +20,8 @@ struct CodePoint {
   size_t bytes;  // encoded size
 };
 
-// The code point that begins at text[at], at < text.size(); nullopt if it is incomplete or invalid.
+// The code point that begins at text[at]; nullopt if it is incomplete or invalid. `at` must be less
+// than text.size().
 std::optional<CodePoint> NextCodePoint(std::string_view text, size_t at);
 
 // The code points of a text, with U+FFFD for each byte of invalid UTF-8.
@@ -29,7 +30,7 @@ std::u32string CodePoints(std::string_view text);
 // Appends the code point `value`, which must not be a surrogate or above U+10FFFF.
 void AppendUtf8(char32_t value, std::string& text);
 
-// Whether a text is safe to show on a terminal and in a page: valid UTF-8, without control
+// Whether a text is safe to show on a terminal and in a web page: valid UTF-8, without control
 // characters and without bidirectional formatting characters.
 bool IsPrintable(std::string_view text);
 

@@ -64,7 +64,7 @@ struct Unsupported : InputError {
 
 // Sets this thread's last status to LINNET_OK.
 void Succeed() noexcept;
-// Records the exception in flight as this thread's last status and error; returns the status.
+// Records the exception being handled as this thread's last status and error; returns the status.
 int Fail() noexcept;
 
 // Calls body(), which may throw, and returns the status.
@@ -117,8 +117,8 @@ inline std::string Text(const char* text, size_t bytes, const char* what) {
   return {given.begin(), given.end()};
 }
 
-// Copies a result to a caller's array of `capacity` elements. If the array is null, copies nothing:
-// the caller only asks for the size. Throws InputError if the capacity is too small.
+// Copies a result to a caller's array of `capacity` elements. A null array means that the caller
+// asks for the size only; nothing is then copied. Throws InputError if the capacity is too small.
 template <class T>
 void CopyOut(const T* from, size_t size, T* to, size_t capacity) {
   if (to == nullptr) return;
@@ -129,14 +129,14 @@ void CopyOut(const T* from, size_t size, T* to, size_t capacity) {
   std::copy_n(from, size, to);
 }
 
-// Throws InputError unless `size` is plausible for a struct: at least `first`, the size of its
-// first version, and at most 4 kB.
+// Throws InputError unless `size`, a struct's size as its caller gave it, is at least `first`, the
+// size of the struct's first version, and at most 4 kB.
 void CheckSize(size_t size, size_t first, const char* name);
 // Throws InputError unless all bytes of a caller's struct after the first `known` ones are zero.
 void CheckUnknownFields(const void* options, size_t size, size_t known, const char* name);
 
-// Writes the defaults to a caller's struct of `size` bytes, which may be a newer version than this
-// library's.
+// Writes the defaults to a caller's struct of `size` bytes. The caller may use a newer version of
+// the struct than this library; its additional fields are set to zero.
 template <class Options>
 void Initialize(Options* options, size_t size, const Options& defaults, const char* name) {
   Given(options, name);
@@ -146,8 +146,8 @@ void Initialize(Options* options, size_t size, const Options& defaults, const ch
   options->size = size;
 }
 
-// Returns a caller's struct in this library's version, or `defaults` if it is null. Throws as
-// CheckSize() and CheckUnknownFields() do.
+// Converts a caller's struct to this library's version of it; returns `defaults` if it is null.
+// Throws as CheckSize() and CheckUnknownFields() do.
 template <class Options>
 Options Read(const Options* options, const Options& defaults, const char* name) {
   if (options == nullptr) return defaults;

@@ -47,13 +47,14 @@ int WithOptions(linnet_engine* engine, const linnet_image_options* options, cons
   });
 }
 
-// A caller's outputs before byte `position` of an image; there are none at position 0.
+// A caller's array of the model's outputs from which byte `position` of an image is drawn; empty at
+// position 0.
 std::span<const float> Outputs(const Model& model, const float* outputs, size_t position) {
   if (position == 0) return {};
   return Array(outputs, static_cast<size_t>(model.spec().OutputSize()), "outputs");
 }
 
-// A caller's `count` images. Throws InputError unless the engine's model is one of images.
+// A caller's `count` images. Throws InputError unless the engine's model is an image model.
 std::span<const uint8_t> Images(const Engine& engine, const uint8_t* images, size_t count) {
   const ModelSpec& spec = engine.model().spec();
   if (!spec.image()) {

@@ -39,7 +39,7 @@ Result PropertyOf(const linnet_model* model, Result none, const Property& proper
   return ValueOf(none, [&]() -> Result { return static_cast<Result>(property(ModelOf(model))); });
 }
 
-// Returns property(image), or 0 if the model is not one of images.
+// Returns property(image), or 0 if the model is not an image model.
 template <class Property>
 size_t ImageProperty(const linnet_model* model, const Property& property) {
   return PropertyOf(model, size_t{0}, [&](const Model& own) {

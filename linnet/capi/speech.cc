@@ -9,7 +9,7 @@
 #include "linnet/speech.h"
 
 struct linnet_transcript {
-  std::deque<linnet::Phone> phones;  // its elements stay in place as it grows
+  std::deque<linnet::Phone> phones;  // a deque, because callers keep pointers to the phones' names
   double seconds = 0;
 };
 
@@ -25,7 +25,7 @@ struct linnet_transcriber {
 namespace linnet::capi {
 namespace {
 
-// The Transcriber of an engine, and the beam that it was made for.
+// The Transcriber of an engine, and the beam width with which it was made.
 struct EngineSpeech {
   EngineSpeech(std::shared_ptr<const Model> model, const TranscriberOptions& options)
       : transcriber(std::move(model), options), beam(options.beam) {}

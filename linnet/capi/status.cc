@@ -9,7 +9,8 @@
 namespace linnet::capi {
 namespace {
 
-// The thread's last status and error. `message` is `text`, or a constant if memory ran out.
+// The thread's last status and error. `message` points to `text`, or to a string constant if there
+// is no error or no memory for `text`.
 struct Last {
   int status = LINNET_OK;
   std::string text;
@@ -48,7 +49,7 @@ int Fail() noexcept {
     return Record(LINNET_ERROR_RUNTIME, error.what());
   } catch (const std::bad_alloc&) {
     return Record(LINNET_ERROR_MEMORY, "out of memory");
-  } catch (const std::length_error&) {  // a vector of more elements than an address space holds
+  } catch (const std::length_error&) {  // a vector larger than the address space
     return Record(LINNET_ERROR_MEMORY, "out of memory: an array is too large");
   } catch (const std::system_error& error) {
     return Record(LINNET_ERROR_RUNTIME, error.what());
@@ -84,7 +85,7 @@ void CheckUnknownFields(const void* options, size_t size, size_t known, const ch
   for (size_t i = known; i < size; ++i) {
     if (bytes[i] != 0) {
       throw InputError(name, ": sets fields that linnet ", LINNET_VERSION,
-                       " does not know; use the version of its header");
+                       " does not know; use the header of this version");
     }
   }
 }

@@ -52,7 +52,7 @@ class Rate {
  public:
   // Returns the line; "" in the first second, since short work needs no progress.
   std::string Line(uint64_t done, uint64_t total) {
-    // Measures from here, since a download may resume in the middle or restart.
+    // The rate is measured from this moment, since a download may resume in the middle or restart.
     if (first_ == kNone || done < first_) {
       first_ = done;
       start_ = Clock::now();
@@ -102,8 +102,8 @@ size_t Unpack(const DataCommand& command) {
       if (file.name == set.unpack + known.name) hash.Update(std::as_bytes(file.bytes));
     }
     if (hash.Hex() != known.sha256) {
-      throw InputError(path, ": its ", known.name, " is missing or not that of ", set.name,
-                       "; remove the archive and download it again");
+      throw InputError(path, ": its file '", known.name, "' is missing, or is not the one of ",
+                       set.name, "; remove the archive and download it again");
     }
   }
   return UnpackTar(archive, path, set.unpack, command.to);

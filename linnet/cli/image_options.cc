@@ -28,16 +28,15 @@ void AddDatasetOptions(CLI::App* verb, DatasetOptions& options, const std::strin
 
 void AddDrawingOptions(CLI::App* verb, DrawingOptions& options) {
   verb->add_option("-o,--out", options.out, "The PNG file to write")->type_name("FILE")->required();
-  AddOption(verb, "--scale", options.scale, "N",
-            "Width and height of an image pixel, in pixels of the PNG", Between(1, 100));
+  AddOption(verb, "--scale", options.scale, "N", "Size of an image pixel in the PNG: N x N pixels",
+            Between(1, 100));
   AddSeedOption(verb, options.seed);
   AddOption(verb, "--temperature", options.temperature, "N",
             "Sampling temperature (below 1: closer to the most likely image)", Between(0.0, 10.0));
-  AddOption(
-      verb, "--sampler", options.sampler, "NAME",
-      "density: the trained distribution; reference: fast-transformers' wider one, with the scale "
-      "elu(s) + 1.0001 instead of exp(s)",
-      CLI::IsMember({"density", "reference"}));
+  AddOption(verb, "--sampler", options.sampler, "NAME",
+            "Distribution to sample from. density: the trained one; reference: a wider one, as in "
+            "fast-transformers (logistics with the scale elu(s) + 1.0001 instead of exp(s))",
+            CLI::IsMember({"density", "reference"}));
   AddBatchOption(verb, options.batch);
 }
 
@@ -82,7 +81,9 @@ void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, i
   std::string ending = std::filesystem::path(options.out).extension();
   std::transform(ending.begin(), ending.end(), ending.begin(),
                  [](unsigned char c) { return std::tolower(c); });
-  if (ending != ".png") throw InputError(options.out, ": only PNG is written; name a .png file");
+  if (ending != ".png") {
+    throw InputError(options.out, ": only PNG files are written; choose a name that ends in .png");
+  }
   MeasureGrid(spec.image()->width, spec.image()->height, spec.image()->channels, count, columns,
               options.scale,
               /*gap=*/options.scale);

@@ -29,7 +29,7 @@ void AddDatasetOptions(CLI::App* verb, DatasetOptions& options, const std::strin
 struct DrawingOptions {
   std::string out;
   std::string sampler = "density";
-  std::optional<uint64_t> seed = {};  // if missing, ToSampleOptions() draws it
+  std::optional<uint64_t> seed = {};  // if missing, ToSampleOptions() sets a random one
   float temperature = 1.0f;
   size_t batch = 64;
   int scale = 4;
@@ -69,7 +69,7 @@ void PrintDrawn(nlohmann::ordered_json record, const std::string& what, size_t c
                 double seconds, const std::string& file, const Drawer& drawer,
                 const DrawingOptions& options, bool json);
 
-// Writes raw pixels [count, height, width, channels] as one PNG, with `columns` images in a row.
+// Writes raw pixels [count, height, width, channels] as one PNG, a grid with `columns` columns.
 void WriteSheet(const ModelSpec& spec, std::span<const uint8_t> pixels, int columns,
                 const DrawingOptions& options);
 

@@ -140,12 +140,12 @@ void AddOptions(CLI::App& app, Options& options) {
             CLI::IsMember({"step", "time"}));
   AddOption(&app, "--from", options.from, "X",
             "Start of the x range: a step, or a time such as 90s or 2h");
-  AddOption(&app, "--to", options.to, "X", "End of the x range, as --from");
+  AddOption(&app, "--to", options.to, "X", "End of the x range, in the same form as --from");
   app.add_flag("--log-x", options.curves.log_x, "A logarithmic x axis");
   app.add_flag("--log-y", options.curves.log_y, "A logarithmic y axis");
   AddOption(
       &app, "--smooth", options.curves.smooth, "N",
-      "Smooth training curves over N records (1: no smoothing; default: by the number of records)",
+      "Smooth training curves over N records (1: not at all; default: depends on their number)",
       CLI::Range(1, 10'000).description(""));
   AddOption(&app, "--title", options.curves.title, "TEXT", "Title of the figure");
   AddRepeated(
@@ -157,7 +157,7 @@ void AddOptions(CLI::App& app, Options& options) {
   app.add_flag("--list", options.list, "List the runs' metrics and exit");
   app.add_flag("--json", options.json, "Print JSON for machines, and nothing else, on stdout");
   app.footer(
-      "\nThe line with points is validation, the faint line behind it training. A run in "
+      "\nThe line with points is validation; the faint line behind it is training. A run in "
       "progress\ncan be drawn at any time.\n\n"
       "Examples:\n"
       "  linnet plot runs/digits\n"

@@ -76,7 +76,8 @@ void CheckName(const std::string& path, const std::string& name) {
   if (name.empty() || !std::all_of(name.begin(), name.end(), plain)) {
     throw InputError(
         path,
-        ": a model's name has letters, digits, '.', '_' and '-'; give it one, as in name=", path);
+        ": a model's name may have only letters, digits, '.', '_' and '-'; choose one, as in name=",
+        path);
   }
 }
 
@@ -126,8 +127,8 @@ std::vector<server::Served> OpenModels(const Options& options) {
   if (paths.empty()) paths = ShippedModels();
   if (paths.empty()) {
     throw InputError(
-        "no model is given, and none that can be served is in ./models or ships with linnet; "
-        "'linnet serve MODEL.safetensors' serves a model of text or couplets");
+        "no model is given, and no model in ./models or shipped with linnet can be served; give a "
+        "text or couplet model, as in 'linnet serve MODEL.safetensors'");
   }
   std::vector<server::Served> models;
   std::set<std::string> names;
@@ -136,13 +137,13 @@ std::vector<server::Served> OpenModels(const Options& options) {
     const auto model = Model::Open(path, {options.precision});
     const std::string& task = model->spec().task;
     if (!CanServe(task)) {
-      throw InputError(path, ": a model of the task '", task,
-                       "'; models of text and of couplets can be served");
+      throw InputError(path, ": its task is '", task,
+                       "', but only text and couplet models can be served");
     }
     CheckName(path, name);
     if (!names.insert(name).second) {
       throw InputError(path, ": a second model named '", name,
-                       "'; give it another, as in other=", path);
+                       "'; choose another name, as in other=", path);
     }
     models.push_back(Serve(model, name, options));
   }
@@ -224,7 +225,7 @@ std::vector<std::string> ShippedModels() {
       try {
         const Checkpoint checkpoint = Checkpoint::Open(file.path());
         if (CanServe(checkpoint.spec().task)) models.push_back(file.path());
-      } catch (const Error&) {  // skipped silently, since nobody named this file
+      } catch (const Error&) {  // skipped silently: the user did not name this file
       }
     }
     std::sort(models.begin(), models.end());
@@ -236,12 +237,13 @@ std::vector<std::string> ShippedModels() {
 void AddServeVerb(CLI::App& app) {
   CLI::App* verb = AddVerb(
       app, "serve", "Serve models over HTTP: JSON, server-sent events, and a page at /",
-      R"(Couplet models answer POST /v1/couplets, text models POST /v1/completions (OpenAI's API). Also: GET
-/healthz, /metrics (Prometheus), /v1/models. Models of other tasks cannot be served. Without MODEL,
-serves the models that ship with linnet. A snapshot is a model's state after the beginning of a
-prompt; requests that begin with the same tokens continue from it.
-SIGTERM stops the server after the running requests. With LINNET_API_KEY in the environment, or
---api-key-file, /v1 and /metrics require that key.)",
+      R"(Couplet models answer POST /v1/couplets, text models POST /v1/completions (OpenAI's API).
+Models of other tasks cannot be served. Without MODEL, serves the models that ship with linnet. The
+server also answers GET /healthz, /metrics (for Prometheus) and /v1/models.
+A snapshot is a model's state after the beginning of a prompt. Later prompts that begin with the
+same tokens continue from it.
+SIGTERM stops the server after the running requests. If LINNET_API_KEY is set in the environment or
+--api-key-file is given, /v1 and /metrics require that key.)",
       "  linnet serve\n"
       "  linnet serve models/couplet.safetensors --port 8000 --snapshot-folder snapshots\n"
       "  curl http://127.0.0.1:8080/v1/couplets -H 'Content-Type: application/json' "
@@ -265,25 +267,29 @@ SIGTERM stops the server after the running requests. With LINNET_API_KEY in the 
   AddOption(verb, "--memory", options->memory_mb, "MB", "Memory for sequence states, per model",
             Between(0.001, 1e7));
   AddOption(verb, "--sequences", options->batcher.sequences, "N",
-            "Concurrent sequences per model; 0: as many as --memory holds, at most 256",
+            "Maximum number of concurrent sequences per model; 0: as many as --memory holds, at "
+            "most 256",
             Between(0, 65536));
   AddOption(verb, "--queue", options->batcher.queue, "N",
-            "Waiting sequences per model; further requests get status 429", Between(0, 1e6));
+            "Maximum number of waiting sequences per model; further requests get status 429",
+            Between(0, 1e6));
   AddOption(verb, "--snapshots", options->snapshots_mb, "MB",
-            "Memory for snapshots, per model; 0: none in memory", Between(0, 1e7));
+            "Memory for snapshots, per model; 0: keeps none in memory", Between(0, 1e7));
   verb->add_option("--snapshot-folder", options->batcher.snapshots.folder,
                    "Folder that keeps snapshots of 128 tokens or more across restarts")
       ->type_name("DIR");
   AddOption(verb, "--snapshot-folder-size", options->folder_mb, "MB",
             "Maximum size of --snapshot-folder", Between(0, 1e9));
   AddOption(verb, "--max-candidates", server.limits.candidates, "N",
-            "Maximum candidates per first line of a couplet, or per prompt", Between(1, 1024));
+            "Maximum number of candidates per first line of a couplet, and of texts per prompt",
+            Between(1, 1024));
   AddOption(verb, "--max-tokens", server.limits.tokens, "N",
-            "Largest max_tokens of a request for text; the prompt does not count", Between(1, 1e7));
+            "Largest max_tokens that a text request may have; the prompt does not count",
+            Between(1, 1e7));
   AddOption(verb, "--max-body", server.http.body, "BYTES", "Maximum size of a request body",
             Between(256, 1e9));
   AddOption(verb, "--connections", server.http.connections, "N",
-            "Concurrent connections; further ones wait", Between(1, 65536));
+            "Maximum number of concurrent connections; further ones wait", Between(1, 65536));
   AddOption(verb, "--timeout", server.seconds, "SECONDS",
             "Maximum time per request, queue included", Between(0.01, 86400));
   AddOption(verb, "--grace", options->grace, "SECONDS",

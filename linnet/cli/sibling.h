@@ -19,8 +19,8 @@ struct Sibling {
   bool has_subcommands = false;  // the verb's name is the program's first argument
 };
 
-// Sets GOMP_SPINCOUNT, so that waiting threads of libgomp spin for some microseconds only. libgomp
-// reads it when it is loaded, so the program itself cannot change it.
+// Sets GOMP_SPINCOUNT, so that waiting threads of libgomp spin for some microseconds only. The
+// variable must be set before the program starts, because libgomp reads it when it is loaded.
 void ShortenSpinning();
 
 inline constexpr Sibling kBenchProgram = {"linnet-bench", nullptr, "", nullptr, true};

@@ -19,7 +19,8 @@ struct SpeechEvalArguments : SpeechEvalOptions {
 
 void Run(const SpeechEvalArguments& options) {
   if (options.data.empty()) {
-    throw InputError(options.model, ": a speech model; give --data, AN4's folder or a manifest");
+    throw InputError(options.model,
+                     ": is a speech model; give AN4's folder or a manifest file with --data");
   }
   const auto model = OpenModel(options.model, kSpeechTask, "eval", {options.precision});
   Transcriber transcriber(model,
@@ -51,7 +52,8 @@ void AddSpeechEval(CLI::App& app) {
               "  linnet eval models/phones.safetensors --data words.jsonl --dictionary cmudict\n");
   auto options = std::make_shared<SpeechEvalArguments>();
   AddModelArgument(verb, options->model);
-  AddOption(verb, "--data", options->data, "PATH", "AN4's folder, or a manifest (docs/speech.md)");
+  AddOption(verb, "--data", options->data, "PATH",
+            "AN4's folder, or a manifest file (docs/speech.md)");
   AddOption(verb, "--split", options->split, "NAME", "Part of AN4: train, validation or test");
   AddOption(verb, "--dictionary", options->dictionary, "FILE",
             "Pronouncing dictionary of the manifest's words");

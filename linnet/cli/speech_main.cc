@@ -1,5 +1,5 @@
-// linnet-speech: the verbs that read audio. `linnet transcribe` runs it, and `linnet eval` for
-// speech models.
+// linnet-speech: the verbs that read audio. `linnet transcribe` runs it, and so does `linnet eval`
+// for speech models.
 #include "linnet/cli/speech.h"
 #include "linnet/program/program.h"
 

@@ -156,8 +156,8 @@ void Run(const TranscribeArguments& options) {
     PhoneStream check(model);  // throws early if the model cannot stream
     if (options.beam > 1) {
       throw InputError(
-          "--causal prints phones as they arrive, --beam needs the whole recording; give one of "
-          "them");
+          "--causal prints phones as they are detected, but --beam needs the whole recording; give "
+          "only one of them");
     }
     AsItArrives(options, model, tally);
   } else {
@@ -181,12 +181,13 @@ void Run(const TranscribeArguments& options) {
 void AddSpeechTranscribe(CLI::App& app) {
   CLI::App* verb = AddVerb(
       app, "transcribe", "Transcribe recordings to phones with their times",
-      R"(Reads WAV, FLAC and uncompressed NIST SPHERE; '-' is standard input. Channels are mixed, other rates
-resampled. Prints one line per recording: pairs of a start time, in seconds, and a phone. Unreadable
-recordings are named on stderr, the others are still transcribed, and the exit code is 2. With
---causal, sound is transcribed as it arrives (WAV, from a pipe) in constant memory, and each phone is
-printed on its own line as soon as it is detected. With --causal, a recording shorter than a frame
-(25 ms) gives no phones; otherwise it is an error.)",
+      R"(Reads WAV, FLAC and uncompressed NIST SPHERE; '-' is standard input. Averages the channels,
+and resamples recordings to the model's sample rate. Prints one line per recording: pairs of a start
+time, in seconds, and a phone. If a recording cannot be read or is shorter than a frame (25 ms), an
+error on stderr names the recording, the others are still transcribed, and the exit code is 2. With
+--causal, sound is transcribed as it arrives (WAV, from a pipe) in constant memory, and each phone
+is printed on its own line as soon as it is detected; a recording shorter than a frame then gives no
+phones and no error.)",
       "  linnet transcribe models/phones.safetensors yes.flac no.wav\n"
       "  linnet transcribe models/phones.safetensors --json *.flac\n"
       "  arecord -f S16_LE -r 16000 -t wav | linnet transcribe "

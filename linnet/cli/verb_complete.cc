@@ -42,7 +42,8 @@ std::vector<uint8_t> Originals(CompleteArguments& options, const Drawer& drawer)
   const ImageSet images = LoadImagesFor(drawer.model->spec(), options.from);
   if (options.first >= images.size() || options.count > images.size() - options.first) {
     throw InputError(options.from.dir, ": has ", images.size(), " ", options.from.split,
-                     " images, not --first ", options.first, " and --count ", options.count);
+                     " images, fewer than --first ", options.first, " plus --count ",
+                     options.count);
   }
   const auto chosen =
       std::span(images.pixels)
@@ -85,7 +86,7 @@ void Run(CompleteArguments& options) {
       repeated.insert(repeated.end(), originals.begin(), originals.end());
     }
     SampleOptions sample = ToSampleOptions(options.drawing, report);
-    // With the random streams of Originals(), the model would draw its own samples again.
+    // Not the random streams of Originals(), with which the model would draw the originals again.
     sample.first_stream = options.first + options.count;
     const std::vector<uint8_t> completed =
         CompleteImages(*drawer.generator, repeated, known, sample);
@@ -104,15 +105,15 @@ void Run(CompleteArguments& options) {
 }  // namespace
 
 void AddComplete(CLI::App& app) {
-  CLI::App* verb =
-      AddVerb(app, "complete", "Complete images from their upper rows",
-              "The sheet has a column for each image. From top to bottom: the given rows, on gray; "
-              "the\ncompletion (several with --alternatives); the original. Without --data the "
-              "model\ncompletes its own samples.",
-              "  linnet complete models/digits.safetensors --data data/mnist --out completed.png\n"
-              "  linnet complete models/digits.safetensors --data data/mnist --rows-known 10 \\\n"
-              "      --alternatives 4 --first 100 --out completed.png\n"
-              "  linnet complete models/digits.safetensors --out own.png\n");
+  CLI::App* verb = AddVerb(
+      app, "complete", "Complete images from their upper rows",
+      "The PNG sheet has one column per image. From top to bottom, a column shows the "
+      "given rows\n(with gray below them), the completion (several with --alternatives) "
+      "and the original.\nWithout --data, the model completes images that it has drawn itself.",
+      "  linnet complete models/digits.safetensors --data data/mnist --out completed.png\n"
+      "  linnet complete models/digits.safetensors --data data/mnist --rows-known 10 \\\n"
+      "      --alternatives 4 --first 100 --out completed.png\n"
+      "  linnet complete models/digits.safetensors --out own.png\n");
   auto options = std::make_shared<CompleteArguments>();
   AddModelArgument(verb, options->model);
   AddDatasetOptions(verb, options->from, "Folder of the data set");
@@ -120,7 +121,7 @@ void AddComplete(CLI::App& app) {
   AddOption(verb, "--first", options->first, "N", "Index of the first image, from 0",
             Between(0, 1'000'000'000));
   AddOption(verb, "--rows-known", options->rows_known, "N",
-            "Number of given rows (default: half of the image)", Between(1, 65536));
+            "Number of given rows, from the top (default: half of the image)", Between(1, 65536));
   AddOption(verb, "--alternatives", options->alternatives, "N",
             "Number of completions of each image", Between(1, 1000));
   AddDrawingOptions(verb, options->drawing);

@@ -73,16 +73,17 @@ void Run(const CoupletArguments& options) {
 void AddCouplet(CLI::App& app) {
   CLI::App* verb = AddVerb(
       app, "couplet", "Answer the first line of a Chinese couplet",
-      R"(Prints candidates with their scores in nats per character: closer to 0 is more likely. The
-rules: a second line has as many characters as the first, punctuation at exactly the same places, no
-character at its place in the first line, and repeats characters exactly where the first line does.
+      R"(Prints candidates, each with its score: the mean log-probability of a character, in nats
+(closer to 0 is more likely). Rules: A second line has as many characters as the first line and the
+same punctuation at the same places. Every other character differs from the first line's character
+at the same place. A second line repeats a character exactly where the first line repeats one.
 Traditional characters that the model does not know are read in their simplified form.)",
       R"(  linnet couplet models/couplet.safetensors 海上明月
   linnet couplet models/couplet.safetensors --draw --temperature 0.8 --seed 7 春风又绿江南岸
 )");
   auto options = std::make_shared<CoupletArguments>();
   AddModelArgument(verb, options->model);
-  verb->add_option("LINE", options->lines, "First lines")
+  verb->add_option("LINE", options->lines, "First lines of couplets")
       ->type_name("")
       ->required()
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -92,9 +93,9 @@ Traditional characters that the model does not know are read in their simplified
             "Beam size of the search (1: greedy); also the maximum number of candidates",
             Between(1, 1000));
   verb->add_flag("--draw", options->draw,
-                 "Sample candidates instead of searching for the most likely");
+                 "Sample candidates instead of searching for the most likely ones");
   verb->add_flag("--free", options->free, "With --draw: do not enforce the rules below");
-  AddChoiceOptions(verb, options->how.choice, options->seed, "; with --draw");
+  AddChoiceOptions(verb, options->how.choice, options->seed, "; needs --draw");
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);

@@ -30,7 +30,7 @@ struct EvalArguments : EvalOptions {
 [[noreturn]] void EvalSpeech(const EvalArguments& options, const CLI::App& verb) {
   for (const char* flag : {"--show", "--seed", "--dataset", "--batch"}) {
     if (verb.count(flag) == 0) continue;
-    throw InputError(options.model, ": a speech model, to which ", flag, " does not apply");
+    throw InputError(options.model, ": is a speech model; leave out ", flag);
   }
   std::vector<std::string> arguments = {"eval", options.model};
   for (const CLI::Option* option : verb.get_options()) {
@@ -44,7 +44,7 @@ struct EvalArguments : EvalOptions {
 void Run(const EvalArguments& options, const CLI::App& verb) {
   if (Checkpoint::Open(options.model).spec().ReadsFrames()) EvalSpeech(options, verb);
   if (!options.dictionary.empty() || options.beam > 1) {
-    throw InputError(options.model, ": not a speech model; leave out --dictionary and --beam");
+    throw InputError(options.model, ": is not a speech model; leave out --dictionary and --beam");
   }
   const auto model = Model::Open(options.model, {options.precision});
   const auto task = FindTask(model->spec().task);
@@ -70,12 +70,12 @@ void AddEval(CLI::App& app) {
   CLI::App* verb =
       AddVerb(app, "eval", "Evaluate a model on test data",
               R"(The measure depends on the model's task:
-  images   bits/dim over a data set's images (--json: also per row)
-  copy     accuracy of repeated tokens, over random sequences outside the training data
-  recall   accuracy of recalled values, over random sequences outside the training data
+  images   bits/dim over a data set's images; with --json, also of each row of the images
+  copy     accuracy of the copied tokens, over random sequences outside the training data
+  recall   accuracy of the recalled values, over random sequences outside the training data
   text     bits per token over a text
   couplet  perplexity per character of second lines
-  speech   phone error rate over AN4's test set (--data: its folder) or a manifest's recordings)",
+  speech   phone error rate over AN4's test set or the recordings of a manifest)",
               "  linnet eval models/digits.safetensors --data data/mnist\n"
               "  linnet eval models/digits.safetensors --data data/mnist --limit 100 --json\n"
               "  linnet eval runs/copy/model.safetensors --show 3\n"
@@ -86,7 +86,7 @@ void AddEval(CLI::App& app) {
   AddModelArgument(verb, options->model);
   AddDatasetOptions(
       verb, options->from,
-      "Data set: its folder; for text, a file; for speech, AN4's folder or a manifest");
+      "Data set: a folder; for text, a file; for speech, AN4's folder or a manifest file");
   AddOption(verb, "--limit", options->limit, "N",
             "Maximum number of images, windows of text, couplets or utterances (default: all); for "
             "copy and recall, the number of random sequences (default: 256)",
@@ -99,7 +99,7 @@ void AddEval(CLI::App& app) {
   AddOption(verb, "--dictionary", options->dictionary, "FILE",
             "Pronouncing dictionary of the manifest's words (speech)");
   AddOption(verb, "--beam", options->beam, "N",
-            "Beam size, in prefixes (1: the most likely path; speech)", Between(1, 1000));
+            "Beam size, in prefixes; 1: the most likely path (speech)", Between(1, 1000));
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);

@@ -37,7 +37,8 @@ std::vector<std::string> BeyondFastTransformers(const ModelSpec& spec) {
     }
   };
   const InputSpec& input = spec.input;
-  add(spec.stack.norm_first, "layer norms come first, with the same names");
+  add(spec.stack.norm_first,
+      "layer norms come before attention and feed-forward, under the same names");
   add(spec.stack.norm == NormKind::kRms, "RMS norms, which have no bias");
   add(spec.stack.feed_forward == FeedForwardKind::kGated,
       "feed-forward blocks are gated by layers.N.gate.weight, without biases");
@@ -62,7 +63,7 @@ std::vector<std::string> BeyondFastTransformers(const ModelSpec& spec) {
   return beyond;
 }
 
-// Writes a model for linnet itself, with its matrices in the precision of --precision.
+// Writes a model for linnet itself, with the matrices in the precision that --precision names.
 void WriteSmaller(const Checkpoint& checkpoint, const ExportArguments& options) {
   WriteNarrowed(checkpoint, *options.precision, options.out);
   const auto bytes = std::filesystem::file_size(options.out);
@@ -77,7 +78,7 @@ void WriteSmaller(const Checkpoint& checkpoint, const ExportArguments& options) 
     return;
   }
   std::cout << options.out << ": matrices in " << precision << ", "
-            << FormatBytes(static_cast<double>(bytes)) << " for "
+            << FormatBytes(static_cast<double>(bytes)) << " instead of "
             << FormatBytes(static_cast<double>(before)) << "\n";
 }
 
@@ -90,7 +91,8 @@ void WriteFolder(const Checkpoint& checkpoint, const ExportArguments& options) {
     return PrintJson({{"out", options.out}, {"model", options.model}, {"format", options.format}});
   }
   std::cout << options.out << ": config.json, model.safetensors"
-            << (tokens ? ", tokenizer.json" : "; no tokenizer.json, as its vocabulary is linnet's")
+            << (tokens ? ", tokenizer.json"
+                       : "; no tokenizer.json, because the vocabulary is linnet's own")
             << "\n";
 }
 
@@ -172,13 +174,13 @@ void Run(const ExportArguments& options) {
 void AddExport(CLI::App& app) {
   CLI::App* verb = AddVerb(
       app, "export", "Write a model for PyTorch, or for linnet with bf16 or int8 weights",
-      R"(Give either --precision or --format. With --precision: a linnet model with its weight matrices in f32,
-bf16 or int8 (one scale per output). With --format, for Python:
-  pth          a state_dict for torch.load(FILE), under fast-transformers' names
-  safetensors  the same for safetensors.torch.load_file(FILE); it also contains the model's
+      R"(Give either --precision or --format. --precision writes a linnet model with weight matrices
+in f32, bf16 or int8 (int8 has one scale per output). --format writes a model for Python:
+  pth          a state_dict for torch.load(FILE), with fast-transformers' tensor names
+  safetensors  the same for safetensors.torch.load_file(FILE); the file also has the model's
                configuration, so 'linnet import' needs no options for it
   fla          a folder for flash-linear-attention's from_pretrained(FOLDER); only for language
-               models that it has (docs/from-flash-linear-attention.md)
+               models that this library supports (docs/from-flash-linear-attention.md)
 pth and safetensors leave out the distribution of an image's first byte, which a Python module does
 not have.)",
       R"(  linnet export models/digits.safetensors --precision int8 --out digits-int8.safetensors

@@ -102,7 +102,7 @@ void AddGenerate(CLI::App& app) {
   // The name of --max-tokens in version 0.1.
   AddOption(verb, "--symbols", options->how.tokens, "N", "", Between(1, 1e9))->group("");
   AddChoiceOptions(verb, options->how.choice, options->seed, "");
-  verb->add_option("--stop", options->how.stop, "Stop before this text; may be repeated")
+  verb->add_option("--stop", options->how.stop, "End the text before this string; may be repeated")
       ->type_name("TEXT")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   AddPrecisionOption(verb, options->precision);

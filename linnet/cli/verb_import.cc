@@ -59,8 +59,9 @@ struct Source {
   }
 };
 
-// Decides by the content. If the content is neither safetensors nor a zip archive (.pth), decides
-// by the extension, and the reader of that format reports the error.
+// Whether a file is to be read as safetensors. Decides by the content. If the content is neither
+// safetensors nor a zip archive (.pth), decides by the extension; the reader of that format then
+// reports the error.
 bool IsSafetensors(const std::string& path) {
   const MappedFile file(path);
   const std::span<const std::byte> bytes = file.bytes();
@@ -83,7 +84,7 @@ Source OpenSource(const ImportArguments& options) {
   }
   if (!options.key.empty()) {
     throw InputError(options.file,
-                     ": a .safetensors file holds one set of tensors; leave out --key");
+                     ": a .safetensors file has only one set of tensors; leave out --key");
   }
   source.safetensors = SafetensorsFile::Open(options.file);
   const auto& metadata = source.safetensors->metadata();
@@ -94,7 +95,8 @@ Source OpenSource(const ImportArguments& options) {
     source.spec = FromJson(spec->second, options.file);
     for (const CLI::Option* option : options.about_model) {
       if (option->count() > 0) {
-        throw InputError(options.file, ": contains its spec; leave out ", option->get_name());
+        throw InputError(options.file, ": contains the model's settings; leave out ",
+                         option->get_name());
       }
     }
   }
@@ -106,11 +108,11 @@ Source OpenSource(const ImportArguments& options) {
 std::string FirstValue(const ImportArguments& options, ReferenceModel& model) {
   const ModelSpec& spec = model.spec();
   if (options.data.empty() && !options.dataset.empty()) {
-    throw InputError("--dataset names the data set in --data DIR; give both, or leave it out");
+    throw InputError("--dataset needs --data, the folder of the data set; give both or neither");
   }
   if (!spec.image()) {
     if (!options.data.empty()) {
-      throw InputError(options.file, ": not an image model; leave out --data");
+      throw InputError(options.file, ": is not an image model; leave out --data");
     }
     return "";
   }
@@ -178,8 +180,8 @@ void Print(const ImportArguments& options, const ReferenceModel& model, bool des
         << "  special tokens: none in the file; linnet adds its own, which are never sampled\n";
   }
   if (first_value == "uniform") {
-    std::cout << "  the first byte of a new image: drawn uniformly; --data DIR measures its "
-                 "distribution\n";
+    std::cout << "  the first byte of a new image: drawn uniformly; with --data DIR, drawn as in a "
+                 "data set\n";
   } else if (!first_value.empty()) {
     std::cout << "  the first byte of a new image: as in " << first_value << "\n";
   }
@@ -222,13 +224,13 @@ void RunRwkv(const ImportArguments& options, const Source& source) {
   for (const CLI::Option* option : options.about_model) {
     if (option->count() == 0) continue;
     if (option->get_name() != "--context") {
-      throw InputError(options.file, ": an RWKV model, whose tensors describe it; leave out ",
+      throw InputError(options.file, ": is an RWKV model, which its tensors describe; leave out ",
                        option->get_name());
     }
     context = options.choices.context;
   }
   if (!options.data.empty() || !options.dataset.empty()) {
-    throw InputError(options.file, ": a language model; leave out --data and --dataset");
+    throw InputError(options.file, ": is a language model; leave out --data and --dataset");
   }
   const RwkvModel model = RwkvModel::Of(source.tensors(), options.file, context);
   model.Write(options.out, Dumped(TrainingRecord(options)));
@@ -247,7 +249,7 @@ void RunFolder(const ImportArguments& options) {
     }
   }
   if (!options.key.empty() || !options.data.empty() || !options.dataset.empty()) {
-    throw InputError(options.file, ": a language model; leave out --key, --data and --dataset");
+    throw InputError(options.file, ": is a language model; leave out --key, --data and --dataset");
   }
   CheckWritable(options.out);
   const FlaModel model = FlaModel::Open(options.file, options.tokenizer);
@@ -267,7 +269,7 @@ void Run(const ImportArguments& options) {
   }
   std::error_code ignored;
   if (std::filesystem::is_directory(options.file, ignored)) {
-    throw InputError(options.file, ": a folder without a config.json; name a file in it");
+    throw InputError(options.file, ": is a folder without a config.json; give a file in it");
   }
   if (std::filesystem::equivalent(options.file, options.out, ignored)) {
     throw InputError(options.out, ": is the file to import; choose another --out");
@@ -327,40 +329,42 @@ void AddAttentionOptions(CLI::App* verb, ImportArguments& options) {
             ->capture_default_str());
   of_kinds(
       verb->add_option("--feature-map", attention.feature_map,
-                       "Feature map of linear attention; rff is RandomFourierFeatures, favor Favor")
+                       "Feature map of linear attention (in Python, rff is RandomFourierFeatures)")
           ->type_name("NAME")
           ->capture_default_str(),
       maps);
   of_kinds(verb->add_option("--features", attention.features,
-                            "Number of features of a random feature map: n_dims in Python")
+                            "Number of features of a random feature map (n_dims in Python)")
                ->type_name("N")
                ->check(Between(1, 1 << 16)),
            maps);
   of_kinds(verb->add_option("--softmax-temp", attention.scale,
-                            "softmax_temp in Python (default: 1 / sqrt(query dimensions))")
+                            "Factor of the scores q . k, softmax_temp in Python (default: "
+                            "1 / sqrt(dimensions of q))")
                ->type_name("X")
                ->check(Between(1e-6, 1e5)),
            scales);
   of_field(verb->add_option("--lsh-rounds", attention.lsh_rounds,
-                            "Number of hash rounds of the reformer: rounds in Python")
+                            "Number of hash rounds of the reformer (rounds in Python)")
                ->type_name("N")
                ->check(Between(1, 64))
                ->capture_default_str(),
            "lsh_rounds");
   of_field(verb->add_option("--lsh-buckets", attention.lsh_buckets,
-                            "Number of hash buckets of the reformer: 2 x bits in Python")
+                            "Number of hash buckets of the reformer (2 x bits in Python)")
                ->type_name("N")
                ->check(Between(1, 65536))
                ->capture_default_str(),
            "lsh_buckets");
   of_field(verb->add_option("--lsh-chunk", attention.lsh_chunk,
-                            "Chunk size of the reformer, in positions: chunk_size in Python")
+                            "Chunk size of the reformer, in positions (chunk_size in Python)")
                ->type_name("N")
                ->check(Between(1, 1 << 20))
                ->capture_default_str(),
            "lsh_chunk");
   of_field(AddEnumOption(verb, "--lsh-variant", attention.lsh_variant,
-                         "simple: as in fast-transformers; published: as in the Reformer paper"),
+                         "Variant of the reformer: simple, as in fast-transformers, or published, "
+                         "as in the paper"),
            "lsh_variant");
 }
 
@@ -369,19 +373,21 @@ void AddAttentionOptions(CLI::App* verb, ImportArguments& options) {
 void AddImport(CLI::App& app) {
   CLI::App* verb = AddVerb(
       app, "import", "Convert a model of fast-transformers, flash-linear-attention or RWKV-7",
-      R"(A folder with config.json, safetensors and tokenizer.json, as transformers' save_pretrained()
-writes it, is a language model of flash-linear-attention: gla, retnet, delta_net, gated_deltanet,
-gated_deltaproduct, kda, hgrn or mamba2, also with some layers of softmax attention. It needs no
-options; docs/from-flash-linear-attention.md says what is supported.
+      R"(FILE is a model of flash-linear-attention, RWKV-7 or fast-transformers, in these forms:
 
-A .pth file of RWKV-7 (x070), with tensors such as blocks.0.att.receptance.weight, needs no options
-either. It has no tokenizer: prompts and answers are token numbers.
+flash-linear-attention: a folder with config.json, safetensors and tokenizer.json, as the Python
+function save_pretrained() writes it. Supported language models are gla, retnet, delta_net,
+gated_deltanet, gated_deltaproduct, kda, hgrn and mamba2; some of the layers may have softmax
+attention. No options are needed. Details are in docs/from-flash-linear-attention.md.
 
-Otherwise FILE is written by torch.save(model.state_dict(), FILE) in fast-transformers, or is a
-.safetensors file with the same tensor names; no code in it is run. Sizes come from the tensors;
-heads, activation and attention come from the options. Wrong options give a model that predicts
-badly, not an error: check with 'linnet eval'. A vocabulary of 256 or 259 is read as bytes; for
-characters give --characters. docs/from-fast-transformers.md lists the names.)",
+RWKV-7 (x070): a .pth file with tensors such as blocks.0.att.receptance.weight. No options are
+needed. The model has no tokenizer: prompts and answers are token numbers.
+
+fast-transformers: a .pth file written by torch.save(model.state_dict(), FILE), or a .safetensors
+file with the same tensor names. No code in the file is run. Sizes come from the tensors; heads,
+activation and attention come from the options. Wrong options give no error but a model that
+predicts badly: check with 'linnet eval'. A vocabulary of 256 or 259 tokens is read as bytes; if it
+consists of characters, give --characters. docs/from-fast-transformers.md lists the tensor names.)",
       R"(  linnet import gla-340M --out gla.safetensors
   linnet import RWKV-x070-World-0.1B.pth --out rwkv.safetensors
   linnet import model.pth --heads 8 --out model.safetensors
@@ -402,7 +408,7 @@ characters give --characters. docs/from-fast-transformers.md lists the names.)",
   AddOption(verb, "--key", options->key, "NAME",
             "Name of the state_dict to read, if the file has several");
   AddOption(verb, "--tokenizer", options->tokenizer, "FILE",
-            "tokenizer.json for the model of a folder (default: the one in the folder)");
+            "A tokenizer.json for the model in a folder (default: the folder's own)");
   about(verb->add_option("--task", choices.task,
                          "Task of the model (default: inferred from the shapes)")
             ->type_name("NAME")
@@ -420,12 +426,14 @@ characters give --characters. docs/from-fast-transformers.md lists the names.)",
                          "vocabulary (after linnet's 3 special tokens, if the model has them)")
             ->type_name("FILE"));
   about(verb->add_option("--context", choices.context,
-                         "Training length of a model without a position table, in tokens")
+                         "Training length of a model without a position table, in tokens; for "
+                         "RWKV-7 it is 4096 if not given")
             ->type_name("N")
             ->check(Between(1, 1 << 24))
             ->capture_default_str());
   about(verb->add_option("--width", choices.width,
-                         "Width of images that are not 28 x 28 or 32 x 32 RGB, in pixels")
+                         "Width of the images, in pixels; not needed for 28 x 28 gray and 32 x 32 "
+                         "RGB images")
             ->type_name("N")
             ->check(Between(1, 65536)));
   about(verb->add_option("--height", choices.height, "Height of the images, in pixels")
@@ -436,8 +444,8 @@ characters give --characters. docs/from-fast-transformers.md lists the names.)",
             ->type_name("N")
             ->check(CLI::IsMember({1, 3})));
   AddOption(verb, "--data", options->data, "DIR",
-            "Folder of an image data set; the first byte of samples is drawn as in its training "
-            "images");
+            "Folder of an image data set; the distribution of an image's first byte is taken from "
+            "its training images");
   AddOption(verb, "--dataset", options->dataset, "NAME",
             "Name of an image data set (default: detected from its files)");
   AddJsonFlag(verb, options->json);

@@ -74,7 +74,9 @@ void Line(const char* name, const Values&... values) {
 
 void PrintTransformer(const ModelSpec& spec) {
   Line("attention", DescribeAttention(spec),
-       spec.stack.convolution > 0 ? StrCat(", convolutions over ", spec.stack.convolution) : "");
+       spec.stack.convolution > 0
+           ? StrCat(", convolutions over ", spec.stack.convolution, " positions")
+           : "");
   const FeedForwardKind feed_forward = spec.stack.feed_forward;
   Line("layers", spec.stack.layers(), " of ", spec.stack.d_model, " (",
        feed_forward == FeedForwardKind::kNone
@@ -121,15 +123,15 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
   line("head", spec.logistics() ? StrCat("mixture of ", spec.head.mixtures, " logistics")
                                 : StrCat(spec.head.classes, " classes"));
   line("positions", spec.input.max_length,
-       spec.input.positions == Positions::kGrid ? ", by row and column too" : "",
-       spec.input.pixel_above ? "; the byte above is an input" : "");
+       spec.input.positions == Positions::kGrid ? ", also encoded by row and column" : "",
+       spec.input.pixel_above ? "; the byte above the next one is an input" : "");
   if (const StemSpec& stem = spec.input.stem; stem.channels > 0) {
     line("stem", "convolutions over ", stem.rows, " x ", stem.columns, " pixels to ", stem.channels,
          " channels, and over ", stem.second_rows, " x ", stem.second_columns);
   }
   line("parameters", FormatCount(info["parameters"].get<double>()), " (", info["parameters"], ")");
   line("weights", bytes("weight_bytes"), " in fp32; the file has ", bytes("file_bytes"),
-       ", matrices in ", info["precision"].get<std::string>());
+       ", with matrices in ", info["precision"].get<std::string>());
   line("state", DescribeState(spec, info));
   line("instruction set", info["isa"].get<std::string>());
   if (info.contains("training_fault")) {
@@ -166,7 +168,7 @@ void PrintMixers() {
 void Run(const InfoArguments& options) {
   if (options.mixers) return PrintMixers();
   if (options.model.empty())
-    throw InputError("MODEL is required, or --mixers; see linnet info --help");
+    throw InputError("MODEL or --mixers is required; see linnet info --help");
   const Checkpoint checkpoint = Checkpoint::Open(options.model);
   const ModelSpec& spec = checkpoint.spec();
   const int64_t parameters = ParameterCount(spec);
@@ -203,7 +205,7 @@ void AddInfo(CLI::App& app) {
   auto options = std::make_shared<InfoArguments>();
   AddModelArgument(verb, options->model)->required(false);
   verb->add_flag("--mixers", options->mixers,
-                 "Print the table of all mixers, in Markdown, instead of a model's data");
+                 "Print a Markdown table of all kinds of attention and recurrence; needs no MODEL");
   AddJsonFlag(verb, options->json);
   verb->callback([options] { Run(*options); });
 }

@@ -17,7 +17,7 @@ namespace {
 struct SampleArguments {
   std::string model;
   size_t count = 16;
-  int columns = 0;  // images in a row; 0: about as many as rows
+  int columns = 0;  // of the sheet; 0: about as many as rows
   DrawingOptions drawing;
   std::optional<Precision> precision;
   int threads = 0;
@@ -63,8 +63,8 @@ void AddSample(CLI::App& app) {
   auto options = std::make_shared<SampleArguments>();
   AddModelArgument(verb, options->model);
   AddOption(verb, "-n,--count", options->count, "N", "Number of images", Between(1, 100'000));
-  AddOption(verb, "--columns", options->columns, "N", "Images in a row (default: a square sheet)",
-            Between(1, 100'000));
+  AddOption(verb, "--columns", options->columns, "N",
+            "Number of columns of the sheet (default: about as many as rows)", Between(1, 100'000));
   AddDrawingOptions(verb, options->drawing);
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);

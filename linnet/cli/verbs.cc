@@ -44,14 +44,14 @@ CLI::Validator Between(double low, double high) {
 CLI::Option* AddModelArgument(CLI::App* verb, std::string& path) {
   return verb
       ->add_option("-m,--model,MODEL", path,
-                   "The model: a .safetensors file, or the folder of a run")
+                   "The model: a .safetensors file, or the folder of a training run")
       ->type_name("")
       ->required()
       ->transform([](const std::string& path) { return ModelFile(path); }, "");
 }
 
 void AddSeedOption(CLI::App* verb, std::optional<uint64_t>& seed, const std::string& when) {
-  verb->add_option("-s,--seed", seed, "Random seed (default: drawn and shown)" + when)
+  verb->add_option("-s,--seed", seed, "Random seed (default: chosen at random and printed)" + when)
       ->type_name("N")
       ->check(CLI::NonNegativeNumber.description(""));
 }
@@ -76,7 +76,7 @@ void AddThreadsOption(CLI::App* verb, int& threads) {
 }
 
 void AddDeviceOption(CLI::App* verb, DeviceKind& device) {
-  AddEnumOption(verb, "--device", device, "cpu, or cuda: an NVIDIA GPU");
+  AddEnumOption(verb, "--device", device, "Device: cpu, or cuda (an NVIDIA GPU)");
 }
 
 void AddJsonFlag(CLI::App* verb, bool& json) {

@@ -75,15 +75,16 @@ CLI::Option* AddEnumOption(CLI::App* verb, const std::string& flag, Enum& value,
       ->default_str(NameOf(value));
 }
 
-// Returns a spec for --json. Its tokenizer, which may have megabytes, is replaced by the size.
+// Returns a spec for --json. The tokenizer's text, which may be megabytes long, is replaced by its
+// size.
 nlohmann::ordered_json SpecJson(const ModelSpec& spec);
 
 // Opens a model. Throws an InputError that names `verb` if the model's task is not `task`.
 std::shared_ptr<const Model> OpenModel(const std::string& path, const Task& task,
                                        const std::string& verb, const ModelOptions& options = {});
 
-// Checks, before minutes of work, that `path` can be written: throws the error that writing it
-// would throw. Leaves no file behind.
+// For use before long work: throws the error that writing `path` would throw, if there is one.
+// Leaves no file behind.
 void CheckWritable(const std::string& path);
 
 // Describes the kinds of attention in the model, with their parameters.

@@ -36,7 +36,8 @@ bool HasChecksum(const RemoteFile& file, const Sha256& hash) {
   return file.sha256.empty() || hash.Hex() == file.sha256;
 }
 
-// The partial file, locked so that only one process works on it, with the checksum of its contents.
+// The partial file and the checksum of its contents. A lock keeps other downloads from writing to
+// the file.
 class PartFile {
  public:
   explicit PartFile(const std::string& path) : path_(path) {
@@ -87,7 +88,8 @@ class PartFile {
   }
 
  private:
-  // Opens and locks the file. Returns false if the path names another file now: try again.
+  // Opens the file, then locks it. Returns false if the path names another file after this; the
+  // caller must try again.
   bool Open() {
     file_.fd = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (file_.fd < 0) {
@@ -108,7 +110,7 @@ class PartFile {
 
   [[noreturn]] void Fail(int error) const {
     throw RuntimeError(path_, ": writing failed after ", FormatBytes(static_cast<double>(size_)),
-                       " (", ErrorText(error), "); the next download resumes from there");
+                       " (", ErrorText(error), "); the next download continues after these bytes");
   }
 
   const std::string path_;
@@ -126,7 +128,8 @@ class PartSink : public HttpSink {
   bool Begin(uint64_t from, int64_t length) override {
     total_ = file_.size;
     if (total_ == 0 && length >= 0) total_ = from + static_cast<uint64_t>(length);
-    // A wrong length reveals a different file before the partial file is overwritten.
+    // A wrong length means that the mirror has a different file. Refuse it here, before Restart()
+    // discards the partial file.
     if (file_.size > 0 && length >= 0 && from + static_cast<uint64_t>(length) != file_.size) {
       refusal_ = StrCat("offers a file of ", from + static_cast<uint64_t>(length),
                         " bytes, not of ", file_.size);
@@ -170,8 +173,8 @@ enum class Ending { kRight, kStopped, kFailed };
 struct Attempt {
   Ending ending;
   std::string reason;  // of a failure
-  // Whether wrong bytes in the partial file, from before this attempt, may have caused the failure.
-  // The server is at fault only if a request of the whole file fails too.
+  // Whether the failure may be due to wrong bytes that the partial file held before this attempt.
+  // If so, the server is at fault only if a request for the whole file fails too.
   bool part_in_doubt = false;
 };
 
@@ -197,7 +200,8 @@ Attempt Request(const RemoteFile& file, const std::string& url, PartFile& part,
   return {Ending::kFailed, "sends a different file (its SHA-256 does not match)", true};
 }
 
-// Requests the rest of the file, then the whole file if the partial file may have caused a failure.
+// Requests the rest of the file. If this fails and the partial file may be the cause, requests the
+// whole file.
 Attempt TryMirror(const RemoteFile& file, const std::string& url, PartFile& part,
                   const DownloadOptions& options, const DownloadHooks& hooks) {
   const bool continued = part.size() > 0;

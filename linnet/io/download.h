@@ -4,9 +4,9 @@
 //   const RemoteFile file = {"a.gz", 1000, "9f86d081..."};
 //   Download(file, "data", {.mirrors = {"https://host/folder/"}}, {});     // data/a.gz
 //
-// A file grows as NAME.part and is renamed once its checksum is right. After an interruption the
-// download resumes if the server supports ranges. Only size and checksum decide whether a file is
-// accepted, whatever the server claims. A file without a known checksum is accepted once the
+// A file is downloaded to NAME.part and renamed once its checksum is right. After an interruption
+// the download resumes if the server supports ranges. Only size and checksum decide whether a file
+// is accepted, whatever the server claims. A file without a known checksum is accepted once the
 // transfer is complete; the caller must check its contents.
 #ifndef LINNET_IO_DOWNLOAD_H_
 #define LINNET_IO_DOWNLOAD_H_
@@ -32,8 +32,8 @@ struct DownloadOptions {
 };
 
 struct DownloadHooks {
-  std::function<bool()> stop = nullptr;  // polled often; true: keep the partial file and return
-  // In bytes; total is 0 if neither RemoteFile::size nor the server gives it.
+  std::function<bool()> stop = nullptr;  // polled often; true ends the download
+  // Both in bytes. `total` is 0 if neither RemoteFile::size nor the server gives the file's size.
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;
   // Called after each mirror that failed, with its URL and the reason in one line.
   std::function<void(const std::string& line)> failed = nullptr;

@@ -35,13 +35,14 @@ struct Request {
   bool range = false;  // whether a range was requested
 };
 
-// A reply's bytes. After them the server closes the connection, or with `stall` leaves it open.
+// The bytes of a reply. After sending them, the server closes the connection, or leaves it open if
+// `stall` is true.
 struct Reply {
   std::string bytes;
   bool stall = false;
 };
 
-// Serves one connection at a time with the replies of `answer`.
+// Serves one connection at a time; `answer` creates the replies.
 class HttpServer {
  public:
   explicit HttpServer(std::function<Reply(const Request&)> answer) : answer_(std::move(answer)) {
@@ -156,7 +157,7 @@ class DownloadTest : public ::testing::Test {
 
   void WritePart(const std::string& bytes) { WriteFileAtomically(dir_ / "a.gz.part", bytes); }
   std::string Part() { return ReadFile(dir_ / "a.gz.part"); }
-  // Expects that the file is complete, and the only one in the folder.
+  // Expects the complete file in the folder, and no other file.
   void ExpectRight() {
     EXPECT_TRUE(ReadFile(dir_ / "a.gz") == content_);
     EXPECT_EQ(dir_.Entries(), 1);

@@ -81,7 +81,9 @@ void RemoveTemporaryFiles() noexcept {
 MappedFile::MappedFile(const std::string& path) {
   struct stat info;
   const Descriptor file{OpenForReading(path, info, O_NONBLOCK)};
-  if (!S_ISREG(info.st_mode)) throw InputError(path, ": not a regular file; copy it to one first");
+  if (!S_ISREG(info.st_mode)) {
+    throw InputError(path, ": not a regular file; copy its contents to a regular file first");
+  }
   const size_t size = static_cast<size_t>(info.st_size);
   if (size == 0) return;
   void* data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd, 0);
@@ -208,7 +210,7 @@ void AtomicFile::Commit() {
   LeaveSlot(slot_);
 
   // The rename is durable once its folder is synced. Some file systems cannot sync a folder
-  // (EINVAL), and a folder may be writable but not readable; the folder is then left unsynced.
+  // (EINVAL), and a folder may be writable but not readable; in both cases it is left unsynced.
   const std::filesystem::path folder = std::filesystem::path(target_).parent_path();
   const Descriptor parent{
       open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};

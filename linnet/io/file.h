@@ -2,7 +2,7 @@
 //
 //   MappedFile weights("digits.safetensors");         // weights.bytes()
 //   std::string config = ReadFile("run.json");
-//   WriteFileAtomically("metrics.json", text);        // the new file, or the old one unchanged
+//   WriteFileAtomically("metrics.json", text);  // on failure the old file is unchanged
 //
 // A reader never sees a half-written file, and a full disk loses only the new file: AtomicFile
 // writes a temporary file in the target's folder and renames it once everything is on the disk.
@@ -17,8 +17,8 @@
 
 namespace linnet {
 
-// A file mapped read-only. Replacing the file (AtomicFile) leaves the mapping valid; truncating it
-// in place does not, as with any mapping.
+// A file mapped read-only. The mapping stays valid if the file is replaced (AtomicFile), but, as
+// with any mapping, not if the file is truncated in place.
 class MappedFile {
  public:
   MappedFile() = default;
@@ -86,7 +86,7 @@ void CheckWritableFolder(const std::string& path);
 // committed. For the handler of a signal that ends the process; async-signal-safe.
 void RemoveTemporaryFiles() noexcept;
 
-// Replaces `path` by a file with these contents (see AtomicFile, also for the errors).
+// Replaces `path` with a file that has these contents. AtomicFile describes the errors.
 void WriteFileAtomically(const std::string& path, std::span<const std::byte> bytes);
 void WriteFileAtomically(const std::string& path, std::string_view text);
 

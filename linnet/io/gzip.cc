@@ -46,7 +46,7 @@ std::vector<uint8_t> ReadGzipOrPlain(const std::string& path, size_t max_bytes) 
   std::vector<uint8_t> output;
   std::vector<uint8_t> block(size_t{1} << 18);
   while (true) {
-    // zlib counts in 32 bits.
+    // zlib has 32-bit byte counts.
     const size_t offered = std::min(input.size(), size_t{1} << 30);
     stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(input.data()));
     stream.avail_in = static_cast<uInt>(offered);

@@ -19,7 +19,8 @@ namespace {
 constexpr long kSlowBytesPerSecond = 100;
 constexpr long kMaxRedirects = 10;
 
-// The first offset in a header "Content-Range: bytes 1000-1999/2000": 1000; -1 for other headers.
+// The first offset in a Content-Range header, such as 1000 in "Content-Range: bytes
+// 1000-1999/2000"; -1 for any other header.
 int64_t RangeBegin(std::string_view header) {
   constexpr std::string_view kName = "content-range:";
   if (header.size() < kName.size() || strncasecmp(header.data(), kName.data(), kName.size()) != 0) {
@@ -72,7 +73,7 @@ struct Transfer {
   static size_t OnHeader(char* data, size_t, size_t size, void* self) {
     auto& transfer = *static_cast<Transfer*>(self);
     const std::string_view header(data, size);
-    if (header.starts_with("HTTP/")) transfer.range_begin = -1;  // forgets a redirect's range
+    if (header.starts_with("HTTP/")) transfer.range_begin = -1;  // discards the range of a redirect
     if (const int64_t first = RangeBegin(header); first >= 0) transfer.range_begin = first;
     return size;
   }

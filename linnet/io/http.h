@@ -19,7 +19,7 @@ struct HttpRequest {
   std::string url;
   uint64_t from = 0;         // offset of the first byte to download
   int connect_seconds = 20;  // timeout for connecting
-  int stall_seconds = 30;    // gives up after this time below 100 bytes per second
+  int stall_seconds = 30;    // gives up if slower than 100 bytes per second for this time
 };
 
 // Receives the bytes. An exception thrown here ends the transfer and propagates from HttpGet.
@@ -38,7 +38,7 @@ class HttpSink {
 
 struct HttpResult {
   bool complete = false;       // all bytes announced by the server have arrived
-  bool range_refused = false;  // refused for this offset; try again with from = 0
+  bool range_refused = false;  // the server refused the offset; try again with from = 0
   std::string error;           // reason of a failure, one line; "" if complete or ended by sink
 };
 

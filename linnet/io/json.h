@@ -25,7 +25,7 @@ nlohmann::ordered_json ParseOrderedJson(std::string_view text, int max_depth, st
 std::string Brief(std::string_view text);
 // Brief(name) in single quotes.
 std::string Quote(std::string_view name);
-// The first ten names, each as by Quote(), and the number of further names.
+// The first ten names, each formatted by Quote(), and the number of further names.
 std::string QuoteAll(const std::vector<std::string>& names);
 
 // Escapes the control characters DEL and U+0080 to U+009F in a JSON text. JSON allows them

@@ -1,4 +1,4 @@
-// gzip.h for builds without zlib: reads plain files only.
+// Implements gzip.h for builds without zlib: reads plain files only.
 #include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/io/gzip.h"

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMaxBytes = size_t{4} << 20;
 constexpr size_t kMaxRank = 16;
 // A pickle must have at least this many bytes per tensor; torch.save writes more. Without the limit
-// a malicious pickle could create a tensor of kMaxRank dimensions with every 5 bytes.
+// a malicious pickle could create a tensor of kMaxRank dimensions from every 5 bytes.
 constexpr size_t kMinTensorBytes = 32;
 constexpr size_t kMaxGlobalName = 256;
 constexpr int kMinProtocol = 2, kMaxProtocol = 5;
@@ -72,7 +72,7 @@ constexpr StorageType kStorageTypes[] = {
 };
 
 constexpr const char* kSaveAgain =
-    "; nothing in a pickle is run here: in Python, save the tensors alone with "
+    "; linnet runs no code from a pickle; in Python, save only the tensors with "
     "torch.save(model.state_dict(), FILE)";
 
 }  // namespace
@@ -190,7 +190,7 @@ class Pickle::Machine {
     const int protocol = Byte();
     if (protocol < kMinProtocol || protocol > kMaxProtocol) {
       throw Bad("its pickle has protocol ", protocol, ", but torch.save writes ", kMinProtocol,
-                " to ", kMaxProtocol, "; save it again without pickle_protocol");
+                " to ", kMaxProtocol, "; save it again without the argument pickle_protocol");
     }
   }
 
@@ -321,7 +321,7 @@ class Pickle::Machine {
   // newer files, metadata.
   void PushTensor(std::span<const PickleRef> arguments) {
     if (arguments.size() < 6 || arguments.size() > 7) {
-      throw Malformed("makes a tensor of ", arguments.size(), " arguments");
+      throw Malformed("makes a tensor from ", arguments.size(), " arguments");
     }
     if (arguments.size() == 7) {
       const Value& metadata = Get(arguments[6]);
@@ -360,7 +360,7 @@ class Pickle::Machine {
 
   void CheckExtent(const PickledTensor& tensor) const {
     const auto wrong = [&] { return Malformed("has a tensor that extends beyond its storage"); };
-    int64_t numel = 1, last = tensor.offset;  // last: the largest index in the storage
+    int64_t numel = 1, last = tensor.offset;  // last: the largest index used
     bool empty = false;
     for (size_t i = 0; i < tensor.shape.size(); ++i) {
       if (tensor.shape[i] < 0 || tensor.stride[i] < 0) throw wrong();

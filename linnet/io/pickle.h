@@ -1,11 +1,11 @@
 // Reads the subset of Python's pickle format that torch.save uses for a state_dict, as plain data.
-// Never executes Python code: it knows only the classes and functions that build a state_dict's
-// tensors and dicts, and refuses a pickle that names any other.
+// Never executes Python code: the reader knows only the classes and functions that build a
+// state_dict's tensors and dicts, and refuses a pickle that names any other class or function.
 //
 //   Pickle pickle(text, "model.pth");
 //   if (const std::vector<PickleRef>* list = pickle.DictOf(pickle.root())) ...  // key, value, ...
 //
-// A pickle is limited to 4 MiB, and each of its bytes takes at most about 100 bytes of memory.
+// A pickle is limited to 4 MiB. Reading it takes at most about 100 bytes of memory per byte.
 // Values refer to each other by number, so reading needs no recursion. The references in a hostile
 // pickle may be circular.
 #ifndef LINNET_IO_PICKLE_H_
@@ -25,7 +25,7 @@ using PickleRef = uint32_t;  // the number of a value
 
 struct PickledStorage {
   DType dtype = DType::kF32;
-  std::string_view key;  // names the record that holds the elements
+  std::string_view key;  // name of the archive's record that holds the elements
   int64_t numel = 0;
 };
 
@@ -74,7 +74,7 @@ class Pickle {
     // The index of a list or dict in containers_, of a string, storage or tensor in its array, or
     // of a tuple's first element in pool_.
     uint32_t index = 0;
-    int64_t integer = 0;  // also: a bool, a tuple's length, a Global, a storage type's DType
+    int64_t integer = 0;  // an int, a bool, a tuple's length, a Global or a DType
   };
   enum class Global : uint8_t { kOrderedDict, kRebuildTensor, kRebuildParameter };
   class Machine;

@@ -13,7 +13,7 @@
 namespace linnet {
 namespace {
 
-// The limit of an image's size: far above any contact sheet, far below a harmful allocation.
+// Maximum size of an image's pixels: far above any contact sheet, far below a harmful allocation.
 constexpr uint64_t kMaxImageBytes = uint64_t{1} << 28;
 
 // The size in bytes of an image of positive dimensions; 0 if larger than kMaxImageBytes.
@@ -40,7 +40,8 @@ std::string EncodePng(const Image& image, const std::string& name) {
                                  static_cast<uint64_t>(image.height) *
                                  static_cast<uint64_t>(image.channels)) {
     throw InputError(name, ": cannot hold an image of ", image.width, " x ", image.height, " x ",
-                     image.channels, " made of ", image.pixels.size(), " bytes");
+                     image.channels, " (width x height x channels) with ", image.pixels.size(),
+                     " bytes of pixels");
   }
   PngImage png;
   png.image.width = static_cast<png_uint_32>(image.width);
@@ -51,7 +52,7 @@ std::string EncodePng(const Image& image, const std::string& name) {
   std::string file(size, '\0');
   if (!png_image_write_to_memory(&png.image, file.data(), &size, /*convert_to_8_bit=*/0,
                                  image.pixels.data(), /*row_stride=*/0, /*colormap=*/nullptr)) {
-    throw RuntimeError(name, ": cannot be packed as PNG (", png.image.message, ")");
+    throw RuntimeError(name, ": cannot be encoded as PNG (", png.image.message, ")");
   }
   file.resize(size);
   return file;
@@ -77,7 +78,7 @@ Image ReadPng(const std::string& path) {
   }
   image.width = static_cast<int>(png.image.width);
   image.height = static_cast<int>(png.image.height);
-  image.pixels.resize(bytes);  // black, which libpng blends transparent pixels into
+  image.pixels.resize(bytes);  // black; libpng blends transparent pixels over it
   if (!png_image_finish_read(&png.image, /*background=*/nullptr, image.pixels.data(),
                              /*row_stride=*/0, /*colormap=*/nullptr)) {
     throw InputError(path, ": corrupt PNG image (", png.image.message,
@@ -89,7 +90,7 @@ Image ReadPng(const std::string& path) {
 GridSize MeasureGrid(int image_width, int image_height, int channels, size_t count, int columns,
                      int scale, int gap) {
   if (count == 0 || columns < 1 || scale < 1 || gap < 0) {
-    throw InputError("a grid needs images, columns, a scale of at least 1 and no negative gap");
+    throw InputError("a grid needs at least one image and one column, a scale >= 1 and a gap >= 0");
   }
   GridSize size;
   size.across = std::min(static_cast<size_t>(columns), count);
@@ -101,7 +102,8 @@ GridSize MeasureGrid(int image_width, int image_height, int channels, size_t cou
       ImageBytes(size.width, size.height, static_cast<size_t>(channels)) == 0) {
     throw InputError("a grid of ", size.across, " x ", size.down, " images of ", image_width, " x ",
                      image_height, " at scale ", scale, " is larger than ",
-                     FormatBytes(static_cast<double>(kMaxImageBytes)), "; show fewer or smaller");
+                     FormatBytes(static_cast<double>(kMaxImageBytes)),
+                     "; show fewer or smaller images");
   }
   return size;
 }
@@ -116,7 +118,7 @@ Image Grid(std::span<const Image> images, int columns, int scale, int gap, uint8
   for (const Image& image : images) {
     if (image.width != images[0].width || image.height != images[0].height ||
         image.channels != images[0].channels || image.pixels.size() != width * height * channels) {
-      throw InputError("the images of a grid must have one size: ", images[0].width, " x ",
+      throw InputError("the images of a grid must have the same size: ", images[0].width, " x ",
                        images[0].height, " is followed by ", image.width, " x ", image.height);
     }
   }

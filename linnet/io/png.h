@@ -20,11 +20,11 @@ struct Image {
 };
 
 // The bytes of a PNG file with this image. Throws InputError, with a message that begins with
-// `name`, if the image is empty, has other channels than 1 or 3, or `pixels` has another size.
+// `name`, if the image is empty, if it has neither 1 nor 3 channels, or if the size of `pixels` is
+// not width * height * channels.
 std::string EncodePng(const Image& image, const std::string& name);
 
-// Writes EncodePng(image, path) to a file, which is replaced atomically (see AtomicFile, also for
-// its errors).
+// Replaces the file `path` atomically with EncodePng(image, path). AtomicFile describes the errors.
 void WritePng(const std::string& path, const Image& image);
 
 // Reads any PNG: gray and RGB unchanged, others converted (16 bits to 8, palettes to RGB,
@@ -32,9 +32,10 @@ void WritePng(const std::string& path, const Image& image);
 // or if its pixels take more than 256 MiB.
 Image ReadPng(const std::string& path);
 
-// Arranges equally sized images in rows of `columns`, each pixel drawn as scale x scale, with `gap`
-// pixels of `background` around and between them. Throws InputError if there are no images, if they
-// differ in size or channels, if a number is out of range, or if the grid takes more than 256 MiB.
+// Arranges equally sized images in rows of `columns` images. Each pixel becomes a square of scale x
+// scale pixels; `gap` pixels of `background` surround and separate the images. Throws InputError if
+// there are no images, if they differ in size or channels, if a number is out of range, or if the
+// grid takes more than 256 MiB.
 Image Grid(std::span<const Image> images, int columns, int scale, int gap, uint8_t background);
 
 // Cuts a grid of scale 1 into its images, row by row; includes empty cells of the last row.

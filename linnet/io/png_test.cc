@@ -43,7 +43,7 @@ TEST(Png, RefusesInvalidImages) {
   EXPECT_THAT(ErrorOf([&] {
                 WritePng(dir / "a.png", Image{2, 2, 1, {1, 2, 3}});
               }),
-              HasSubstr("2 x 2 x 1 made of 3 bytes"));
+              HasSubstr("2 x 2 x 1 (width x height x channels) with 3 bytes of pixels"));
   EXPECT_THAT(ErrorOf([&] { WritePng(dir / "no/a.png", Ramp(2, 2, 1)); }),
               HasSubstr("does not exist"));
   EXPECT_EQ(dir.Entries(), 0);
@@ -118,7 +118,7 @@ TEST(Grid, KeepsColorsTogether) {
 
 TEST(Grid, RefusesUnequalAndAbsurd) {
   const std::vector<Image> unequal = {Ramp(2, 2, 1), Ramp(2, 3, 1)};
-  EXPECT_THAT(ErrorOf([&] { Grid(unequal, 1, 1, 0, 0); }), HasSubstr("one size"));
+  EXPECT_THAT(ErrorOf([&] { Grid(unequal, 1, 1, 0, 0); }), HasSubstr("the same size"));
   const std::vector<Image> one = {Ramp(2, 2, 1)};
   EXPECT_THAT(ErrorOf([&] { Grid(one, 1, 2000000000, 0, 0); }), HasSubstr("larger than"));
   EXPECT_THAT(ErrorOf([&] { Grid({}, 1, 1, 0, 0); }), HasSubstr("needs images"));

@@ -87,8 +87,8 @@ class ZipReader {
 
   bool Has(const std::string& name) const { return Locate(name) >= 0; }
 
-  // Reads a whole record. Throws InputError if all records read so far and this one are larger than
-  // the file: then some share their data, and a small file could take a lot of memory.
+  // Reads a whole record. Throws InputError if this record and all earlier ones are together larger
+  // than the file: records then overlap, and a small file could take a lot of memory.
   AlignedBuffer<std::byte> Read(const std::string& name) {
     const zip_int64_t index = Locate(name);
     if (index < 0) {
@@ -103,8 +103,8 @@ class ZipReader {
     }
     if (info.comp_method != ZIP_CM_STORE || info.encryption_method != ZIP_EM_NONE) {
       throw InputError(path_, ": record ", Quote(name),
-                       " is compressed or encrypted, which torch.save never does; load it in "
-                       "Python and save it again");
+                       " is compressed or encrypted, which torch.save never does; load the file "
+                       "in Python and save it again");
     }
     if (info.size != info.comp_size || info.size > file_bytes_ - read_) {
       throw Damaged(name, "its size is wrong");
@@ -127,7 +127,7 @@ class ZipReader {
 
  private:
   zip_int64_t Locate(const std::string& name) const {
-    // A name with a NUL byte would be truncated there.
+    // As a C string, the name would end at its first NUL byte.
     if (name.find('\0') != std::string::npos) return -1;
     return zip_name_locate(zip_.get(), (folder_ + name).c_str(), ZIP_FL_ENC_RAW);
   }
@@ -151,11 +151,12 @@ InputError NoZip(std::span<const std::byte> bytes, const std::string& path) {
   if (legacy) {
     return InputError(path,
                       ": written in the format of PyTorch before 1.6; in Python, "
-                      "torch.save(torch.load(FILE, map_location='cpu'), NEW) writes today's");
+                      "torch.save(torch.load(FILE, map_location='cpu'), NEW) writes the current "
+                      "format");
   }
   return InputError(path,
-                    ": truncated, or not written by torch.save: no zip archive at its start; it "
-                    "holds ",
+                    ": truncated, or not written by torch.save: no zip archive at the start of the "
+                    "file, whose size is ",
                     Bytes(bytes.size()));
 }
 
@@ -208,15 +209,15 @@ struct Search {
   std::vector<size_t> found;  // indices of the dicts whose values are all tensors
   std::string beside;         // name of a dict with tensors and other values, for messages
 
-  // The path of keys joined by dots; "" at the top.
+  // The path of keys joined by dots; "" for the outermost dict.
   std::string KeyOf(size_t index) const {
     const Candidate& candidate = dicts[index];
     if (candidate.depth == 0) return "";
     const std::string above = KeyOf(candidate.parent);
     return StrCat(above, candidate.depth > 1 ? "." : "", candidate.name);
   }
-  // Whether `dict` is the dict at `index` or one that encloses it. Ends the search in a hostile
-  // file whose dicts are circular.
+  // Whether `dict` is the dict at `index` or one that encloses it. This check ends the search in a
+  // hostile file whose dicts are circular.
   bool IsAbove(PickleRef dict, size_t index) const {
     while (dicts[index].dict != dict && dicts[index].depth > 0) index = dicts[index].parent;
     return dicts[index].dict == dict;
@@ -253,7 +254,7 @@ Entries EntriesOf(const Pickle& pickle, PickleRef dict) {
 // Finds all state_dicts. A dict with several names is found under each name.
 Search FindStateDicts(const Pickle& pickle, const std::string& path) {
   Search search;
-  std::map<PickleRef, Entries> known;  // a large dict may have many names
+  std::map<PickleRef, Entries> known;  // computed once for a dict that has many names
   size_t dicts = 0;
   if (pickle.DictOf(pickle.root()) != nullptr) search.dicts.push_back({pickle.root(), 0, 0, {}});
   for (size_t at = 0; at < search.dicts.size(); ++at) {
@@ -267,7 +268,7 @@ Search FindStateDicts(const Pickle& pickle, const std::string& path) {
         if (++dicts == kMaxDicts) {
           throw InputError(
               path, ": holds more than ", kMaxDicts,
-              " dicts; in Python, torch.save(model.state_dict(), FILE) writes one alone");
+              " dicts; in Python, torch.save(model.state_dict(), FILE) writes only the state_dict");
         }
         if (!search.IsAbove(dict, at)) {
           search.dicts.push_back({dict, candidate.depth + 1, at, name});
@@ -277,7 +278,7 @@ Search FindStateDicts(const Pickle& pickle, const std::string& path) {
     if (entries.tensors > 0 && 2 * entries.tensors == pickle.DictOf(candidate.dict)->size()) {
       search.found.push_back(at);
     } else if (entries.tensors > 0 && search.beside.empty()) {
-      search.beside = candidate.depth == 0 ? "the file's top" : Quote(search.KeyOf(at));
+      search.beside = candidate.depth == 0 ? "the outermost dict" : Quote(search.KeyOf(at));
     }
   }
   return search;
@@ -291,10 +292,10 @@ struct Chosen {
 Chosen Choose(const Pickle& pickle, const std::string& key, const std::string& path) {
   const Search search = FindStateDicts(pickle, path);
   if (search.found.empty()) {
-    throw InputError(path, ": holds ", pickle.KindOf(pickle.root()), " without a state_dict",
+    throw InputError(path, ": holds ", pickle.KindOf(pickle.root()), ", but no state_dict",
                      search.beside.empty()
                          ? ""
-                         : StrCat(" (", search.beside, " has tensors, but other things too)"),
+                         : StrCat(" (", search.beside, " holds tensors, but also other values)"),
                      "; in Python, torch.save(model.state_dict(), FILE) writes one");
   }
   // One dict under several names needs no choice.
@@ -312,7 +313,7 @@ Chosen Choose(const Pickle& pickle, const std::string& key, const std::string& p
   const bool at_top = search.found.size() == 1 && search.dicts[search.found[0]].depth == 0;
   throw InputError(
       path, ": has no state_dict under ", Quote(key), "; it has ",
-      at_top ? "one at its top, for which --key is not needed" : QuoteAll(search.Keys()));
+      at_top ? "only one, the outermost dict; leave out --key" : QuoteAll(search.Keys()));
 }
 
 // Throws InputError unless torch.save wrote the archive on a little-endian machine.
@@ -320,17 +321,17 @@ void CheckKind(ZipReader& zip, const std::string& path) {
   if (zip.Has("constants.pkl")) {
     throw InputError(path,
                      ": a TorchScript archive, which holds code; in Python, "
-                     "torch.save(torch.jit.load(FILE).state_dict(), NEW) writes its tensors alone");
+                     "torch.save(torch.jit.load(FILE).state_dict(), NEW) writes only its tensors");
   }
   if (!zip.Has("data.pkl")) {
-    throw InputError(path, ": a zip archive, but not one of torch.save: it has no data.pkl");
+    throw InputError(path, ": a zip archive, but not written by torch.save: it has no data.pkl");
   }
   if (!zip.Has("byteorder")) return;
   const AlignedBuffer<std::byte> order = zip.Read("byteorder");
   if (std::string_view(reinterpret_cast<const char*>(order.data()), order.size()) != "little") {
     throw InputError(path,
-                     ": written on a big-endian machine; load it in Python on this one and save "
-                     "it again");
+                     ": written on a big-endian machine; load it in Python on this machine and "
+                     "save it again");
   }
 }
 
@@ -602,7 +603,7 @@ const Tensor& PyTorchFile::Get(std::string_view name) const {
   const Tensor* tensor = Find(name);
   if (tensor == nullptr) {
     throw InputError(path_, ": no tensor ", Quote(name), " among its ", tensors_.size(),
-                     "; is this a file of another kind?");
+                     " tensors; is this a file of another kind?");
   }
   return *tensor;
 }

@@ -1,6 +1,6 @@
-// Reads and writes PyTorch's files as torch.save(model.state_dict(), FILE) writes them since
-// PyTorch 1.6: a zip archive with a pickle and one record for each storage. No Python runs, and
-// nothing that a pickle names is executed (pickle.h).
+// Reads and writes files in the format of torch.save(model.state_dict(), FILE) since PyTorch 1.6:
+// a zip archive with a pickle and one record for each storage. No Python runs, and nothing that a
+// pickle names is executed (pickle.h).
 //
 //   PyTorchFile file = PyTorchFile::Open("model.pth");
 //   std::span<const float> w = file.Get("predictor.weight").f32();
@@ -28,12 +28,13 @@ namespace linnet {
 
 class PyTorchFile {
  public:
-  // Reads the state_dict: the only dict of the file whose keys are all strings and whose values are
-  // all tensors, at the top or within other dicts ({"model_state": {...}, "epoch": 3}). If there
-  // are several, `key` selects one by the keys that lead to it, from the outside in, joined by
-  // dots. Throws InputError, naming the path, if the file is missing, damaged or in another format,
-  // has no such dict (or several without a `key`), or holds objects of classes that a state_dict
-  // does not need.
+  // Reads the file's state_dict: a dict whose keys are all strings and whose values are all
+  // tensors. It may be the file's outermost dict or lie within other dicts
+  // ({"model_state": {...}, "epoch": 3}). If the file has several such dicts, `key` selects one: it
+  // consists of the keys that lead to the dict, outermost first, joined by dots. Throws InputError,
+  // naming the path, if the file is missing, damaged or in another format, if it has no state_dict,
+  // if it has several and `key` is empty, or if it holds objects of classes that a state_dict does
+  // not need.
   static PyTorchFile Open(const std::string& path, const std::string& key = "");
   // Reads bytes, which need not outlive the call; `label` replaces the path in messages.
   static PyTorchFile FromMemory(std::span<const std::byte> bytes, std::string label,
@@ -50,7 +51,7 @@ class PyTorchFile {
   // Row-major, in the state_dict's order. Tensors that share a storage may share their data.
   const std::vector<Tensor>& tensors() const { return tensors_; }
   const std::string& path() const { return path_; }
-  // Key at which the state_dict was found; "" at the top.
+  // Key at which the state_dict was found; "" for the outermost dict.
   const std::string& key() const { return key_; }
 
  private:
@@ -73,7 +74,7 @@ class PyTorchWriter {
     Add(name, dtype, std::span(shape.begin(), shape.size()), data);
   }
 
-  // Replaces `path` atomically (see AtomicFile, also for its errors); builds the file in memory.
+  // Builds the file in memory, then replaces `path` atomically. AtomicFile describes the errors.
   // The same tensors give the same file. Records are uncompressed and aligned to 64 bytes, as
   // torch.load(mmap=True) prefers.
   void Write(const std::string& path) const;

@@ -79,8 +79,8 @@ std::string Dict(const Files& entries) {
 }
 std::string Protocol2(const std::string& value) { return "\x80\x02" + value + "."; }
 
-// An archive with the pickled `value` and two storages: "0" with the floats 1 .. 6, "1" with two
-// int64.
+// An archive with the pickled `value` and three storages: "0" with the floats 1 .. 6, "1" with two
+// int64, and "empty" without elements.
 std::string Archive(const std::string& value, const Files& more = {}) {
   const float x[6] = {1, 2, 3, 4, 5, 6};
   const int64_t y[2] = {-1, int64_t{1} << 40};
@@ -272,7 +272,7 @@ TEST(PyTorch, FindsTheStateDict) {
       Load(Archive(Dict({{"model_state", sd}, {"optimizer", adam}, {"epoch", Int(3)}}))).key(),
       "model_state");
   EXPECT_EQ(Load(Archive(Dict({{"loss", Floats("0", 6)}, {"a", Dict({{"b", sd}})}}))).key(), "a.b");
-  // A state_dict as modules make it: an OrderedDict with _metadata.
+  // A state_dict as module.state_dict() returns it: an OrderedDict with _metadata.
   const std::string module = "ccollections\nOrderedDict\n)R(" + Str("x") + Floats("0", 6) + "u}" +
                              Str("_metadata") + "}sb";
   EXPECT_EQ(Load(Archive(module)).tensors().size(), 1u);
@@ -282,15 +282,15 @@ TEST(PyTorch, FindsTheStateDict) {
                                         "'ema'"));
   EXPECT_EQ(Load(two, "ema").key(), "ema");
   EXPECT_THAT(LoadError(two, "emma"), HasSubstr("no state_dict under 'emma'; it has 'model'"));
-  EXPECT_THAT(LoadError(Archive(sd), "model"), HasSubstr("at its top"));
-  EXPECT_THAT(LoadError(Archive(Floats("0", 6))), HasSubstr("holds a tensor without"));
-  EXPECT_THAT(LoadError(Archive("]")), HasSubstr("holds a list without"));
-  EXPECT_THAT(LoadError(Archive("}")), HasSubstr("holds a dict without"));
+  EXPECT_THAT(LoadError(Archive(sd), "model"), HasSubstr("the outermost dict"));
+  EXPECT_THAT(LoadError(Archive(Floats("0", 6))), HasSubstr("holds a tensor, but no state_dict"));
+  EXPECT_THAT(LoadError(Archive("]")), HasSubstr("holds a list, but no state_dict"));
+  EXPECT_THAT(LoadError(Archive("}")), HasSubstr("holds a dict, but no state_dict"));
   EXPECT_THAT(LoadError(Archive(Dict({{"x", Floats("0", 6)}, {"y", "N"}}))),
-              HasSubstr("has tensors, but other things too"));
+              HasSubstr("the outermost dict holds tensors, but also other values"));
   // A dict that contains itself.
   EXPECT_THAT(LoadError(Archive("}q" + Number(0, 1) + Str("a") + "h" + Number(0, 1) + "s")),
-              HasSubstr("holds a dict without"));
+              HasSubstr("holds a dict, but no state_dict"));
 }
 
 // If an object occurs twice, Python writes it once, and the second occurrence refers to the first.

@@ -269,7 +269,7 @@ const Tensor& SafetensorsFile::Get(std::string_view name) const {
   const Tensor* tensor = Find(name);
   if (tensor == nullptr) {
     throw InputError(path_, ": no tensor ", Quote(name), " among its ", tensors_.size(),
-                     "; is this a file of another kind?");
+                     " tensors; is this a file of another kind?");
   }
   return *tensor;
 }

@@ -1,5 +1,5 @@
-// Reads and writes .safetensors files: named tensors after a JSON header, the common exchange
-// format of frameworks.
+// Reads and writes .safetensors files, a common format for exchanging weights between frameworks: a
+// JSON header, followed by the data of named tensors.
 //
 //   SafetensorsFile file = SafetensorsFile::Open("models/digits.safetensors");
 //   std::span<const float> w = file.Get("predictor.weight").f32();
@@ -40,7 +40,7 @@ const char* DTypeName(DType dtype);
 // "[60, 3]", for messages; truncated if there are many dimensions.
 std::string FormatShape(std::span<const int64_t> shape);
 
-// A view of one tensor, valid as long as its file.
+// A view of one tensor, valid as long as its SafetensorsFile or PyTorchFile.
 struct Tensor {
   std::string name;
   DType dtype = DType::kF32;
@@ -102,11 +102,11 @@ class SafetensorsWriter {
     Add(name, dtype, std::span(shape.begin(), shape.size()), data);
   }
 
-  // Replaces `path` atomically (see AtomicFile, also for its errors). Data begins at a multiple of
-  // 64 bytes and has no holes. Tensors of wider elements come first, so that each tensor is aligned
-  // to its element size; otherwise they keep the order of Add().
+  // Replaces `path` atomically. AtomicFile describes the errors. The data begins at a multiple of
+  // 64 bytes and has no holes. Tensors with larger elements come first, so that each tensor is
+  // aligned to its element size; tensors with equal element sizes keep the order of Add().
   void Write(const std::string& path) const;
-  // The same bytes, passed to `write` piece by piece; `label` names the file in errors.
+  // Passes the same bytes to `write`, piece by piece; `label` names the file in errors.
   void Write(const std::string& label, FunctionRef<void(std::span<const std::byte>)> write) const;
 
  private:

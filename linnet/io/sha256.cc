@@ -8,7 +8,7 @@ namespace linnet {
 namespace {
 
 void Check(int succeeded) {
-  if (succeeded != 1) throw RuntimeError("SHA-256: OpenSSL's libcrypto failed to compute it");
+  if (succeeded != 1) throw RuntimeError("SHA-256: OpenSSL's libcrypto failed to compute a hash");
 }
 
 }  // namespace

@@ -18,7 +18,8 @@ std::string Text(std::span<const uint8_t> field) {
   return {field.begin(), std::find(field.begin(), field.end(), 0)};
 }
 
-// Parses an octal number, with spaces before it and a space or NUL after it; false if invalid.
+// Parses an octal number, which may follow spaces and ends at a space, a NUL byte or the field's
+// end. Returns false if it is invalid.
 bool ParseOctal(std::span<const uint8_t> field, uint64_t& value) {
   size_t at = 0;
   while (at < field.size() && field[at] == ' ') ++at;
@@ -46,7 +47,7 @@ std::vector<TarFile> ReadTar(std::span<const uint8_t> archive, const std::string
   std::vector<TarFile> files;
   for (size_t at = 0;;) {
     if (archive.size() - at < kBlock) {
-      // Blocks of zeros mark the end.
+      // A complete archive ends with blocks of zeros.
       throw InputError(label, at == 0 ? ": not a tar archive; check the path"
                                       : ": truncated: the archive's end is missing; copy or "
                                         "download it again");
@@ -69,8 +70,8 @@ std::vector<TarFile> ReadTar(std::span<const uint8_t> archive, const std::string
     const std::span<const uint8_t> content = archive.subspan(at, size);
     if (header[156] == 'L' || (header[156] == 'x' && Contains(content, " path="))) {
       throw InputError(label,
-                       ": has names that do not fit into a header, which linnet does not read; "
-                       "unpack it with tar");
+                       ": has names that do not fit into a header; linnet cannot read those, so "
+                       "unpack the archive with tar");
     }
     if (header[156] == '0' || header[156] == 0) files.push_back({name, content});
     const uint64_t padded = (size + kBlock - 1) / kBlock * kBlock;
@@ -90,7 +91,7 @@ size_t UnpackTar(std::span<const uint8_t> archive, const std::string& label,
     if (path.empty() || !path.has_filename() || path.is_absolute() ||
         std::find(path.begin(), path.end(), "..") != path.end()) {
       throw InputError(label, ": contains the unsafe file name ", root, file.name,
-                       "; download it from elsewhere");
+                       "; download the archive from elsewhere");
     }
   }
   for (const TarFile& file : files) {

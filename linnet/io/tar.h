@@ -24,10 +24,10 @@ struct TarFile {
 // begins with `label`, if the bytes are not a tar archive or the archive is corrupt or truncated.
 std::vector<TarFile> ReadTar(std::span<const uint8_t> archive, const std::string& label);
 
-// Extracts the files under `root` ("an4/") to `folder`, without that prefix, and returns their
-// number; creates folders. Existing files are replaced if their contents differ. Throws InputError,
-// and writes nothing, if the archive is invalid or has no file under `root`, or if a file name is
-// unsafe (absolute, with "..", or ending in "/").
+// Extracts the files whose names begin with `root` ("an4/") to `folder` and returns their number.
+// Removes this prefix from the names and creates folders as needed. Existing files are replaced if
+// their contents differ. Throws InputError, and writes nothing, if the archive is invalid, if it
+// has no file under `root`, or if a file name is unsafe (absolute, with "..", or ending in "/").
 size_t UnpackTar(std::span<const uint8_t> archive, const std::string& label,
                  const std::string& root, const std::string& folder);
 

@@ -34,7 +34,7 @@ class TempDir {
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
 
-  // Number of entries: a failed write must leave nothing behind.
+  // Number of entries, to check that a failed write leaves nothing behind.
   int Entries() const {
     int n = 0;
     for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(path_)) ++n;

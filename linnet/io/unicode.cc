@@ -81,7 +81,7 @@ std::string ToNfc(std::string_view text) {
 namespace {
 
 [[noreturn]] void Missing() {
-  throw InputError("this build reads no tokenizer.json; build with PCRE2 and utf8proc");
+  throw InputError("this build cannot read tokenizer.json; build with PCRE2 and utf8proc");
 }
 
 }  // namespace

@@ -50,7 +50,8 @@ double FmaFlops(size_t rounds) {
 float ReadFloats(const float* data, size_t count) {
   const F32 d;
   const size_t lanes = hn::Lanes(d);
-  constexpr size_t kAhead = 512;  // floats; the hardware prefetcher stops at page ends
+  // Prefetch distance in floats. The hardware prefetcher alone would stop at the end of each page.
+  constexpr size_t kAhead = 512;
   auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
   size_t i = 0;
   for (; i + 4 * lanes <= count; i += 4 * lanes) {

@@ -14,7 +14,8 @@ namespace linnet::kernels {
 // on all of them, so that none can be optimized away.
 float SpinFma(size_t rounds);
 
-// Operations of SpinFma(rounds) on the active instruction set; a multiply-add counts as two.
+// Number of floating-point operations that SpinFma(rounds) executes with the active instruction
+// set. A multiply-add counts as two.
 double FmaFlops(size_t rounds);
 
 // Sum of data[0 .. count), read sequentially at full load speed.

@@ -11,8 +11,8 @@
 namespace linnet::kernels {
 namespace {
 
-// Maximum number of oneDNN primitives that each thread keeps, because creating a primitive compiles
-// code for its shape.
+// Each thread keeps up to this many oneDNN primitives for reuse: creating a primitive compiles code
+// for its shape.
 constexpr size_t kMaxKept = 256;
 
 dnnl::engine& Cpu() {
@@ -63,9 +63,9 @@ Primitive Make(const MatMulShape& shape, const Variant& variant) {
   return made;
 }
 
-// The number of threads for a product. Within a parallel region it runs on the calling thread
+// The number of threads for a product. In a parallel region, the product runs on the calling thread
 // alone, but oneDNN would still split the work for as many threads as outside the region. So this
-// function sets the OpenMP thread count to 1, which lasts until the region ends.
+// function sets the OpenMP thread count to 1; the setting lasts until the region ends.
 int ThreadsHere() {
   if (!omp_in_parallel()) return omp_get_max_threads();
   if (omp_get_max_threads() != 1) omp_set_num_threads(1);
@@ -75,8 +75,8 @@ int ThreadsHere() {
 }  // namespace
 
 bool MatMulSupports(MatType operands, MatType result) {
-  // Without native instructions, oneDNN falls back to conversions, which are slower than fp32
-  // products.
+  // Without native bf16 instructions, oneDNN falls back to converting the operands, which is slower
+  // than multiplying matrices in fp32.
   constexpr auto kBf16Isa = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
   if (operands == MatType::kBf16 &&
       (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kBf16Isa) != kBf16Isa) {

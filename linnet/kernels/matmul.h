@@ -43,7 +43,8 @@ constexpr MatType MatTypeOf() {
   return sizeof(T) == sizeof(BFloat16) ? MatType::kBf16 : MatType::kF32;
 }
 
-// Whether this processor has instructions for products of type `operands` into `result`.
+// Whether this processor has instructions that multiply matrices of type `operands` into a matrix
+// of type `result`.
 bool MatMulSupports(MatType operands, MatType result);
 
 // bias is [n] in fp32, or null. A and B have the same type. Dimensions are at least 1. Throws

@@ -28,7 +28,7 @@ HWY_INLINE LogisticBins LogisticBin(uint8_t byte, Vec mean, Vec log_scale) {
   const Vec zero = hn::Zero(d), one = hn::Set(d, 1.0f);
   const Vec half_bin = hn::Set(d, 1.0f / 255);
   const Vec center = hn::Sub(hn::Set(d, static_cast<float>(byte) * (2.0f / 255) - 1.0f), mean);
-  // The upper bound only keeps the bin width above zero.
+  // The upper bound on the log-scale only keeps `width`, the width of a bin, above zero.
   const Vec low = hn::Set(d, kMinLogScale), high = hn::Set(d, kMaxLogScale);
   const auto clamped = hn::Lt(log_scale, low);
   const Vec inverse = hn::Exp(d, hn::Neg(hn::Min(high, hn::Max(low, log_scale))));
@@ -73,7 +73,7 @@ HWY_INLINE Vec OrMinusInfinity(Vec v, size_t used) {
 }
 
 // Returns ln sum_i exp(x_i) over the row x [n], which is padded with -inf to whole vectors. If
-// `exponentials` is not null, it receives softmax(x). It may alias x.
+// `exponentials` is not null, softmax(x) is written there; `exponentials` may alias x.
 HWY_INLINE float LogSumExp(const float* x, size_t n, float* exponentials) {
   const F32 d;
   Vec max = hn::Load(d, x);

@@ -5,10 +5,11 @@
 //   MixtureOfLogistics(rows, /*mixtures=*/10, outputs, bytes, {.nats = nats.data()}, SerialFor);
 //   uint8_t byte = SampleMixtureOfLogistics(10, outputs, rng.Uniform(), rng.Uniform(), {});
 //
-// A byte b stands for x = b / 127.5 - 1 and the bin x - 1/255 .. x + 1/255; the bins of 0 and 255
-// reach to infinity. With s = max(log-scale, -7), plus and minus = (x +- 1/255 - mean) exp(-s):
+// A byte b stands for x = b / 127.5 - 1 and the bin x - 1/255 .. x + 1/255. The bin of byte 0
+// extends to -infinity, and the bin of byte 255 to +infinity. With s = max(log-scale, -7):
 //
 //   P(b) = sum_i softmax(logits)_i P_i(b),   P_i(b) = sigmoid(plus) - sigmoid(minus)
+//   plus = (x + 1/255 - mean) exp(-s),       minus = (x - 1/255 - mean) exp(-s)
 //
 // The difference is evaluated as (1 - exp(minus - plus)) sigmoid(plus) sigmoid(-minus), which loses
 // no precision however far b lies in a tail. So the bin's probability never has to be approximated

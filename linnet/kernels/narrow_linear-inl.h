@@ -52,7 +52,8 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, co
   const size_t padded = RoundUp(in, kNarrowInputs), lanes = hn::Lanes(d);
   auto* row = reinterpret_cast<int8_t*>(to.data);
   for (size_t r = 0; r < rows; ++r, x += x_stride, row += padded) {
-    Vec most = hn::Zero(d), not_finite = hn::Zero(d);  // 0, or NaN after infinity or NaN
+    // not_finite stays 0 while all inputs are finite; an infinity or NaN turns it into NaN.
+    Vec most = hn::Zero(d), not_finite = hn::Zero(d);
     ForVectors(in, [&](size_t i, size_t used) HWY_ATTR {
       const Vec value = LoadScaled(x, factor, i, used);
       most = hn::Max(most, hn::Abs(value));
@@ -113,7 +114,8 @@ HWY_INLINE void FinishNarrow(const NarrowArgs& args, size_t row, const std::byte
   StoreN(result, y, used);
 }
 
-// A tile that starts at `row` and at `panel`, the panel of output `column`.
+// A tile of kPanels panels. Its first row is `row`; its first panel is at `panel` and starts with
+// output `column`.
 template <size_t kPanels>
 struct NarrowTile {
   static constexpr size_t kVectors = kPanels * kNarrowVectors;
@@ -138,7 +140,7 @@ struct NarrowTile {
 HWY_INLINE hn::Vec<I32> FourBytes(const std::byte* x) {
   int32_t bytes;
   std::memcpy(&bytes, x, 4);
-  return hn::Set(I32(), bytes);  // one load; values from general registers cost a shuffle
+  return hn::Set(I32(), bytes);  // compiles to one load; a value in a register would need a shuffle
 }
 
 // Computes a bf16 tile. For each pair of inputs, adds the product of the first input, then the
@@ -213,12 +215,13 @@ HWY_INLINE hn::Vec<I32> DotOfFour(hn::Vec<I32> sum, hn::Vec<I32> four, const int
   return hn::Add(sum, hn::Mul(weight(std::integral_constant<int, 24>()), hn::Set(d, x[3])));
 }
 
-// Whether there are sums of pair products of 16-bit integers, in order.
+// Whether the target has an instruction that adds the products of adjacent pairs of 16-bit integers
+// and keeps these sums in lane order.
 #define LINNET_PAIR_PRODUCTS ((HWY_ARCH_X86 || HWY_ARCH_WASM) && HWY_TARGET != HWY_SCALAR)
 
 #if LINNET_PAIR_PRODUCTS
-// Like DotOfFour(), with pair products of 16-bit integers: first bytes 0 and 2, then bytes 1
-// and 3.
+// Like DotOfFour(), but in 16-bit integers, adding two products per instruction: first those of
+// bytes 0 and 2, then those of bytes 1 and 3.
 HWY_INLINE hn::Vec<I32> DotOfPairs(hn::Vec<I32> sum, hn::Vec<I32> four, hn::Vec<I32> x02,
                                    hn::Vec<I32> x13) {
   const hn::Repartition<int16_t, I32> d16;
@@ -306,7 +309,7 @@ NarrowRowsTable(std::index_sequence<kIndex...>) {
 void NarrowLinearBody(const NarrowArgs& args) {
   static constexpr auto kTable = NarrowRowsTable(std::make_index_sequence<kNarrowRows>());
   // Tiles have nearly equal heights. The weights of two panels (48 KiB at 768 inputs in bf16) stay
-  // in the caches near the core while all rows pass over them.
+  // in the caches near the core while all rows are multiplied by them.
   const size_t tiles = (args.rows + kNarrowRows - 1) / kNarrowRows;
   const size_t block = tiles == 1 ? args.out : 2 * kPanel;
   for (size_t column = 0; column < args.out; column += block) {

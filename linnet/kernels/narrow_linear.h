@@ -1,6 +1,6 @@
-// Matrix products with weights kept in bf16 or int8: y = x W^T + b with half or a quarter of
-// linear.h's bytes, and at two to sixteen times its speed on processors with dot-product
-// instructions for these types (VNNI, AVX512-BF16, AMX).
+// Matrix products y = x W^T + b with weights kept in bf16 or int8. The weights take half or a
+// quarter of the bytes that linear.h needs. On processors with dot-product instructions for these
+// types (VNNI, AVX512-BF16, AMX), products run two to sixteen times as fast as in linear.h.
 //
 //   for (size_t o = 0; o < out; ++o) {                            // once; one scale per output
 //     scale[o] = QuantizeWeights(in, &weight[o * in], &value[o * in]);
@@ -12,21 +12,22 @@
 //   NarrowActivations(rows, in, h, in, /*factor=*/nullptr, x);
 //   NarrowLinear(rows, in, out, x, packed.data(), LinearMode::kOverwrite, y, out);
 //
-// bf16: activations are rounded to bf16 too, products are exact and sums fp32. int8: a weight is
-// value * the scale of its output; an activation is value * the scale of its row, which is the
-// row's largest magnitude / 127. Sums are exact integers, and y = b + sum * (row's scale * output's
-// scale) in fp32.
+// bf16: activations are rounded to bf16 as well; products are exact, and sums are in fp32.
+// int8: a weight is its int8 value * the scale of its output; an activation is its int8 value * the
+// scale of its row, which is the row's largest magnitude / 127. Sums are exact integers, and
+// y = b + sum * (row's scale * output's scale) in fp32.
 //
 // A row's result does not depend, bit for bit, on the other rows, on their number, or on how the
 // outputs are split into ranges of whole panels. int8 gives the same bits on every processor
 // (except on the plain-code target, which has no fused multiply-add and rounds y once more). The
 // order of bf16 sums differs between instruction sets.
 //
-// Packed form: panels of kPanel outputs. A panel holds its biases (kPanel floats), its scales if
-// int8, then for each group of 2 (bf16) or 4 (int8) inputs the weights of all its outputs: 64
-// bytes. int8 weights are stored as value + 128. Inputs are padded to a multiple of kNarrowInputs
-// and outputs to a multiple of kPanel, with zero bytes. Hence, for a multiple a of kPanel, outputs
-// [a, out) form a packed matrix that starts at packed + PackedNarrowSize(type, in, a).
+// Packed form: panels of kPanel outputs. A panel starts with its biases (kPanel floats) and, for
+// int8, its scales (kPanel floats). Then come the weights, 64 bytes for each group of 2 (bf16) or 4
+// (int8) inputs: the weights of these inputs for all outputs of the panel. int8 weights are stored
+// as value + 128. Inputs are padded to a multiple of kNarrowInputs and outputs to a multiple of
+// kPanel, with zero bytes. Hence, for a multiple a of kPanel, outputs [a, out) form a packed matrix
+// that starts at packed + PackedNarrowSize(type, in, a).
 #ifndef LINNET_KERNELS_NARROW_LINEAR_H_
 #define LINNET_KERNELS_NARROW_LINEAR_H_
 
@@ -41,8 +42,8 @@ namespace linnet::kernels {
 
 enum class NarrowType : uint8_t { kBf16, kInt8 };
 
-// The inputs of a packed matrix and of a row of activations are padded to a multiple of this: 64
-// bytes of int8.
+// Packed matrices and rows of activations are padded to a multiple of this many inputs, which take
+// 64 bytes in int8.
 inline constexpr size_t kNarrowInputs = 64;
 
 // Maximum inputs of an int8 matrix, so that its sums fit into 32 bits.

@@ -7,7 +7,7 @@
 
 #if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
 #if defined(__GNUC__) && !defined(__clang__)
-// GCC 12's <immintrin.h> triggers these by reading deliberately undefined values.
+// GCC 12's <immintrin.h> triggers these warnings by reading deliberately undefined values.
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
@@ -47,9 +47,9 @@ LINNET_AVX512 LINNET_INLINE void Finish(const NarrowArgs& args, size_t row, cons
 // AVX-512's dot-product instructions. A tile of kRows x kPanels sum vectors stays in registers over
 // all inputs.
 
-// Adds to the sum of each of 16 outputs the dot product of two (bf16) or four (int8) of its weights
-// with a row's values. Written in assembly, because GCC 12 copies the accumulators around the
-// intrinsics.
+// For each of 16 outputs, adds to its sum the dot product of two (bf16) or four (int8) of its
+// weights with as many values of a row of x. Written in assembly, because with the intrinsics GCC
+// 12 copies the accumulators before and after each instruction.
 template <NarrowType kType>
 LINNET_AVX512 LINNET_INLINE void Dot(__m512i& sum, __m512i weights, __m512i x) {
   if (kType == NarrowType::kInt8) {
@@ -143,10 +143,10 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// Configures the tile registers for a block of `upper` + `lower` rows, of which at most 16 are
-// upper and at most 16 lower rows. Tiles 0 and 1 hold the sums of the upper rows for two panels,
-// tiles 2 and 3 those of the lower rows. Tiles 4 and 5 hold the upper and lower rows of x; tiles 6
-// and 7 hold the weights of the two panels.
+// Configures the tile registers for a block of `upper` + `lower` rows, each of the two at most 16.
+// Tiles 0 and 1 hold the sums of the upper rows for two panels, tiles 2 and 3 the sums of the lower
+// rows. Tile 4 holds the upper rows of x and tile 5 the lower rows; tiles 6 and 7 hold the weights
+// of the two panels.
 LINNET_AVX512 void Configure(size_t upper, size_t lower) {
   TileConfig config;
   const size_t rows[8] = {upper, upper, lower, lower, upper, lower, 16, 16};

@@ -235,8 +235,8 @@ TEST(NarrowLinear, LargestInt8SumsAreExact) {
   ForceIsa("");
 }
 
-// An infinity or NaN makes a row's results NaN wherever it is: in any lane, and after the last
-// whole vector.
+// An infinity or NaN makes a row's results NaN wherever in the row it stands: in any lane of a
+// vector, or behind the last whole vector.
 TEST(Int8Activations, NonFiniteRowsGiveNaN) {
   const size_t in = 67, out = 20;
   std::vector<int8_t> weight(in * out, 1);

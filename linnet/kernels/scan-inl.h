@@ -1,9 +1,9 @@
 // The Highway body of scan.h, compiled once for each instruction set: the forward and the step. The
-// backward is scan_backward-inl.h.
+// backward is in scan_backward-inl.h and scan_add_backward-inl.h.
 //
 // The forward walks blocks of positions (scan_block-inl.h). The values that a block writes are
-// given or solved; then one Sweep() of sweep-inl.h adds them to the state and reads it, as in
-// causal linear attention.
+// inputs or are solved first. Then one Sweep() of sweep-inl.h adds them to the state and reads the
+// state at each position, as in causal linear attention.
 #if defined(LINNET_KERNELS_SCAN_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_SCAN_INL_H_
 #undef LINNET_KERNELS_SCAN_INL_H_
@@ -82,7 +82,8 @@ class ScanForwardHead {
 
   HWY_INLINE void RunBlock() {
     if (Solves(options_)) block_.PackA();
-    if (block_.two()) ReadState(0, 1, /*set=*/true);  // before the first position's decay
+    // The first position's y reads the state before this position's decay.
+    if (block_.two()) ReadState(0, 1, /*set=*/true);
     if (block_.decays()) ScaleStrips(size_.dp, size_.mp, block_.decay(), pieces_.s);
     const Block own{block_.begin(), block_.tokens(), false};
     Rows<const float> keys{pieces_.block.keys, static_cast<ptrdiff_t>(size_.dp)};
@@ -195,9 +196,9 @@ void ScanForwardBody(const ScanShape& shape, const ScanOptions& options,
 struct StepRows {
   const float *q, *k, *v;
   const float* decay;     // [D]: e^g
-  const float* erase;     // [D]: y += S^T erase, with S before the decay; null: y is v
-  const float* strength;  // kTwoSided: [M]; else null
-  const float* b;         // kRwkv7: [D], the key that y is written with; else null: k
+  const float* erase;     // [D]: y += S^T erase, with S before the decay; if null, y is v
+  const float* strength;  // kTwoSided: [M], the factors w of v; else null
+  const float* b;         // kRwkv7: [D], the key that y is written with; if null, this key is k
   float beta;             // kDelta: the factor of v; else 1
 };
 

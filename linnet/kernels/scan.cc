@@ -69,7 +69,7 @@ void ScanStep(const ScanShape& shape, const ScanOptions& options, const ScanStep
 
 namespace {
 
-// Calls body(n, first channel, end) for runs of channels of each sequence.
+// Calls body(n, first channel, end) for each run of up to 16 adjacent channels of each sequence.
 void ForChannels(const ChannelScanShape& shape, ParallelFor parallel_for,
                  FunctionRef<void(size_t n, size_t begin, size_t end)> body) {
   constexpr size_t kRun = 16;

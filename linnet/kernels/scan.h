@@ -1,6 +1,6 @@
 // Gated linear recurrences with a matrix state: retention, gated linear attention, Mamba-2's state
-// space duality, delta rules, RWKV-7. One contract with three axes: how the state decays, what a
-// position writes, and how the state is read.
+// space duality, delta rules, RWKV-7. One interface covers them all, with three choices: how the
+// state decays, what a position writes, and how the state is read.
 //
 //   ScanShape shape{.batch = 2, .length = 783, .heads = 8, .dim = 32, .value_dim = 32};
 //   ScanOptions options{.decay = ScanDecay::kHead, .write = ScanWrite::kDelta, .scale = 0.18f};
@@ -12,7 +12,7 @@
 //
 // Per batch element and head, for t = 0 .. L-1, with the state S [D, M] (S_{-1} is given or 0):
 //
-//   P   = diag(e^g_t) S_{t-1}         the decayed state; g: 0, a scalar or per key channel
+//   P   = diag(e^g_t) S_{t-1}         the decayed state; g_t is 0, a scalar, or one per key channel
 //   S_t = P + write_t
 //   out_t = S_t^T (scale q_t)                                      [M]
 //
@@ -22,6 +22,8 @@
 //   kTwoSided  k (w * v - P^T (b * k))^T              b [D]       w [M]
 //   kRwkv7     b (S_{t-1}^T a)^T + k v^T              a [D]       b [D]
 //
+// The last two columns name the factors that the inputs `erase` and `write` hold.
+//
 // With `normalize` (kAdd only), z_t = e^g_t * z_{t-1} + k_t and out_t = S_t^T (scale q_t) /
 // (scale q_t . z_t + eps), or 0 if the denominator's magnitude is below FLT_MIN.
 //
@@ -30,11 +32,12 @@
 // Tensors and states are fp32. For sums without decay over streams of unbounded length use
 // linear_step.h, whose two-part sums stay accurate.
 //
-// `lengths` and `offsets` are those of causal_linear.h: positions >= lengths[n] change nothing (no
-// decay, no write), and outputs there read the last state; packed sequence n is rows offsets[n] ..
-// offsets[n+1] - 1 of tensors [T, H, width]. Results do not depend, bit for bit, on the number of
-// slots or threads, or on the other sequences of a batch, padded or packed. Two calls, the second
-// with the final state of the first, agree with one call over the whole sequence up to rounding.
+// `lengths` and `offsets` mean the same as in causal_linear.h: positions >= lengths[n] change
+// nothing (no decay, no write), and their outputs read the last state; packed sequence n is rows
+// offsets[n] .. offsets[n+1] - 1 of tensors [T, H, width]. Results do not depend, bit for bit, on
+// the number of slots or threads, or on the other sequences of a batch, padded or packed. If a
+// sequence is split over two calls, the second starting from the final state of the first, the
+// results agree with one call over the whole sequence up to rounding.
 //
 // The double-precision reference is scan_ref.h.
 #ifndef LINNET_KERNELS_SCAN_H_
@@ -50,8 +53,8 @@ namespace linnet::kernels {
 
 enum class ScanDecay : uint8_t {
   kNone,
-  kHead,  // a scalar per position and head. Constant decay: stride 0 over positions
-  kKey,   // one per key channel
+  kHead,  // one g per position and head; for a constant g, set the stride over positions to 0
+  kKey,   // one g per position, head and key channel
 };
 
 enum class ScanWrite : uint8_t { kAdd, kDelta, kTwoSided, kRwkv7 };
@@ -125,8 +128,8 @@ struct ScanBackwardArgs {
   const float* kept = nullptr;       // the forward's
   const int64_t* lengths = nullptr;  // the forward's
   const int64_t* offsets = nullptr;  // the forward's
-  // Written. Gradients of inputs that the options do not use, or whose data is null, are left out.
-  // The gradients of q and k are per head, not summed over a group.
+  // Written, except gradients whose `data` is null and gradients of inputs that the options do not
+  // use. The gradients of q and k are per head, not summed over a group.
   ScanTensors<float> grad;
   // Optional, dense, [N, H, D, M] and (normalize) [N, H, D]: gradient of the forward's final state;
   // null means zero.
@@ -138,8 +141,9 @@ struct ScanBackwardArgs {
 };
 
 // Gradients of sum(out * grad_out) + sum(s * grad_s) + sum(z * grad_z), where s and z are the final
-// state. States within a segment are recomputed. The gradient of a decay is a sum whose terms may
-// cancel: its error is relative to the magnitude of q * grad_q and k * grad_k at nearby positions.
+// state. States between the kept ones are recomputed. The gradient of a decay is a sum whose terms
+// may cancel: its error is relative to the magnitude of q * grad_q and k * grad_k at nearby
+// positions.
 void ScanBackward(const ScanShape& shape, const ScanOptions& options, const ScanBackwardArgs& args,
                   Scratch scratch, ParallelFor parallel_for);
 

@@ -5,7 +5,9 @@
 // dv, sweeps then run backwards through it, from dS, the gradient of the state after the segment.
 // Blocks are scaled as in scan_block-inl.h. The gradients of the logarithms of decay are
 //
-//   dg_t = dg_{t+1} + q_t * dq_t - k_t * dk_t,   where dg after a segment is the row sums of S * dS
+//   dg_t = dg_{t+1} + q_t * dq_t - k_t * dk_t
+//
+// starting, after a segment's last position, from the row sums of S * dS.
 #if defined(LINNET_KERNELS_SCAN_ADD_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_SCAN_ADD_BACKWARD_INL_H_
 #undef LINNET_KERNELS_SCAN_ADD_BACKWARD_INL_H_
@@ -142,8 +144,9 @@ class ScanAddBackwardHead {
     }
   }
 
-  // The block's keys and values: the inputs' rows in place, if these are whole vectors, lie close
-  // together and need no factors (keys) or normalizer's column (values). Otherwise packed rows.
+  // The block's keys and values. These are the inputs' rows in place if the rows are whole vectors,
+  // lie close together, and need no decay factors (keys) and no normalizer's column (values).
+  // Otherwise the rows are packed.
   HWY_INLINE Rows<const float> Keys() {
     if (!block_.decays()) {
       return k_rows_.Read(FeatureMap::kIdentity, Own(), place_.valid, pieces_.block.keys);
@@ -158,7 +161,7 @@ class ScanAddBackwardHead {
     block_.PackGiven();
     return ScanBlock::Const(block_.given_values());
   }
-  // Gradients of the numerators, and of the denominator in the normalizer's column.
+  // Gradients of the numerators and, in the normalizer's column, of the denominator.
   HWY_INLINE Rows<const float> OutGradients() {
     if (!options_.normalize) return grad_out_rows_.Read(Own(), pieces_.go);
     const size_t n = block_.tokens(), m = size_.value_dim;

@@ -8,14 +8,17 @@
 // write values u to it: given values v or solved values y. `do` is the gradient of out, and L()
 // keeps the lower triangle: with the diagonal for q', without it for a'.
 //
-//   du  = x G + L(q' x^T)^T do + L(a' x^T)^T dy    for u = y, solved from last row to first
+//   du  = x G + L(q' x^T)^T do + L(a' x^T)^T dy
 //   dq' = do S'^T + sum_u L(do u^T) x
 //   da' = dy S'^T + sum_u L(dy u^T) x
 //   dx  = u G^T + L(do u^T)^T q' + L(dy u^T)^T a'
 //   G   = e^(c_C) (G + q'^T do + a'^T dy)
 //
+// For u = y, dy stands on both sides of the first equation, which is solved from the last row to
+// the first.
+//
 // The gradient of the first position's log decay is the row sum of S' * (gradient of S'). From one
-// position to the next it grows by x * dx and shrinks by q' * dq' and a' * da'.
+// position to the next, this gradient grows by x * dx and shrinks by q' * dq' and a' * da'.
 #if defined(LINNET_KERNELS_SCAN_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_SCAN_BACKWARD_INL_H_
 #undef LINNET_KERNELS_SCAN_BACKWARD_INL_H_
@@ -383,7 +386,8 @@ class ScanBackwardHead {
     Vec sum = hn::Neg(product(block_.q(), Deep(pieces_.dq), t));
     if (block_.two()) sum = hn::Add(sum, product(Keys(0), GradKeys(0), t));
     sum = hn::Add(sum, product(Keys(1), GradKeys(1), t));
-    const size_t row = block_.two() ? t + 1 : t;  // two: a' of t + 1 reads the state after t
+    // If two(), row t + 1 of a' reads the state after position t.
+    const size_t row = block_.two() ? t + 1 : t;
     if (row >= block_.tokens()) return sum;
     return hn::Sub(sum, product(block_.a(), Deep(pieces_.da), row));
   }

@@ -1,5 +1,6 @@
-// A block of positions of one head of a scan: the rows that read the state and those that write to
-// it, and the values that are solved within the block (scan-inl.h, scan_backward-inl.h).
+// A block of positions of one head of a scan: the rows that read the state, the rows that write to
+// the state, and the values that are solved within the block. Used by scan-inl.h,
+// scan_add_backward-inl.h and scan_backward-inl.h.
 //
 // Let c_i be the sum of the logarithms of decay up to and including position i of the block, and C
 // the block's last position. Everything is scaled to the block's end, where the scaled state equals
@@ -41,8 +42,8 @@ namespace linnet::kernels::HWY_NAMESPACE {
 inline constexpr float kReach = 16.0f;
 inline constexpr ptrdiff_t kSide = kScanSolveBlock;  // rows and columns of a block's matrices
 
-// e^x for x <= 88, with a relative error of at most 1.2e-7. It is exactly 1 at 0, so that weak
-// decays compound without a bias; 0 below -87; NaN for NaN.
+// e^x for x <= 88, with a relative error of at most 1.2e-7. The result is exactly 1 for x = 0, so
+// that products of weak decays have no bias. It is 0 below -87 and NaN for NaN.
 HWY_INLINE Vec DecayExp(Vec x) {
   const F32 d;
   const hn::RebindToSigned<F32> di;
@@ -192,8 +193,8 @@ HWY_INLINE void SolveLower(size_t rows, size_t columns, Factors l, Rows<float> y
   }
 }
 
-// to [columns, kSide] = the transpose of up to kSide rows; `columns` is padded. Reads whole groups
-// of four rows.
+// to [columns, kSide] = the transpose of up to kSide rows; `columns` is padded. Rows are read in
+// groups of four, so the last group may read beyond `rows`.
 inline HWY_NOINLINE void TransposeRows(size_t rows, size_t columns, Rows<const float> from,
                                        float* HWY_RESTRICT to) {
 #if HWY_TARGET == HWY_SCALAR
@@ -369,7 +370,8 @@ class ScanBlock {
   }
 
   // Starts a block of at most `most` positions at `begin`: chooses their number and computes their
-  // factors. If the last block was cut short, first looks for the place to cut this block.
+  // factors. If strong decays cut the last block short, the same is expected here: the length is
+  // chosen before any factors are computed.
   HWY_INLINE void Start(size_t begin, size_t most) {
     begin_ = begin;
     Resize(std::min(most, Solves(options_) ? kScanSolveBlock : kScanBlock));
@@ -415,7 +417,8 @@ class ScanBlock {
   Rows<const float> erase_in() const { return erase_rows_.Of({begin_, tokens_, false}); }
   Rows<const float> write_in() const { return write_rows_.Of({begin_, tokens_, false}); }
 
-  // Packed rows. If two(), solved and given rows alternate, and q lies in the places of given rows.
+  // Packed rows. If two(), solved and given rows alternate, and each row of q is placed like the
+  // given row of its position.
   Rows<float> q() const { return Packed(pieces_.q, two_, size_.dp); }
   Rows<float> a() const { return {pieces_.a, static_cast<ptrdiff_t>(size_.dp)}; }
   Rows<float> given_keys() const { return Packed(pieces_.keys, two_, size_.dp); }
@@ -433,7 +436,7 @@ class ScanBlock {
   // Packs the rows a' with which y reads the state.
   HWY_INLINE void PackA() {
     const Rows<float> to = a();
-    if (two_) {  // they read the state before their own position's decay
+    if (two_) {  // row t reads the state before the decay of position t
       const Rows<const float> from = erase_in();
       const Rows<float> later{to.Row(1), to.stride};
       const size_t first = std::min<size_t>(seen_, 1);
@@ -489,7 +492,8 @@ class ScanBlock {
     TransposeRows(tokens_, size_.dp, Const(solved_keys()), panel(1));
     Product(tokens_, size_.dp, kScanSolveBlock, rows, {panel(1), kSide}, {product(1), kSide}, true);
   }
-  // Completes y with the block's own writes. Before, y holds f and the part from the state.
+  // Adds to y the part that comes from the block's own writes. On entry, y holds f plus the part
+  // from the state at the block's start.
   HWY_INLINE void SolveWithin(Rows<float> y) {
     MultiplyA();
     if (two_) Product(tokens_, tokens_, size_.mp, Matrix(0), Const(given_values()), y);
@@ -526,12 +530,12 @@ class ScanBlock {
     tokens_ = tokens;
     seen_ = std::min(tokens, begin_ < valid_ ? valid_ - begin_ : 0);
   }
-  // Returns whether the decays after the first position add up to at most kReach. If not, the
-  // factors are invalid.
+  // Computes the factors. Returns whether the log decays after the first position add up to at most
+  // kReach in magnitude. If not, the factors are invalid.
   bool Factorize() { return keyed_ ? KeyFactors() : HeadFactors(); }
 
-  // The largest number of unmasked positions whose decays, after the first one, add up to at most
-  // kReach.
+  // The largest number of unmasked positions for which the log decays, without the first
+  // position's, add up to at most kReach in magnitude.
   HWY_NOINLINE size_t Within() const {
     const F32 d;
     const Vec reach = hn::Set(d, -kReach);

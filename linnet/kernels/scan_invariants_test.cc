@@ -34,8 +34,8 @@ ScanProblem Slice(const ScanProblem& x, size_t begin, size_t end) {
   return y;
 }
 
-// At every split, the second piece continues from the final state of the first. Blocks begin at
-// other positions than in the whole, so the last bits differ.
+// At every split, the second piece continues from the final state of the first. Its blocks begin at
+// other positions than those of the whole sequence, so the last bits differ.
 TEST_P(ScanInvariants, PiecesEqualWhole) {
   ForScanPolicies([](const ScanOptions& options) {
     const ScanShape shape{1, 70, 1, 12, 20};
@@ -204,7 +204,8 @@ TEST_P(ScanInvariants, ChannelsMatchReference) {
           Doubles y;
           for (int64_t t = offsets[n]; t < offsets[n + 1]; ++t) {
             y.push_back(values[static_cast<size_t>(t) * channels + c]);
-            if (masked && t - offsets[n] >= lengths[n]) y.back() = 0;  // g = 0 and x = 0
+            // The reference sees masked positions as g = 0 and x = 0.
+            if (masked && t - offsets[n] >= lengths[n]) y.back() = 0;
           }
           return y;
         };

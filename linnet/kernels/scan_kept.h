@@ -11,20 +11,22 @@
 
 namespace linnet::kernels {
 
-// Maximum positions of a block: kScanBlock, or kScanSolveBlock, the size of the triangular system,
-// if values are solved.
+// Maximum number of positions in a block: kScanSolveBlock, the size of the triangular system, if
+// values are solved; otherwise kScanBlock.
 inline constexpr size_t kScanBlock = 32, kScanSolveBlock = 16;
 // The forward keeps the state at every position that is a multiple of this.
 inline constexpr size_t kScanSegment = 256;
 
+// Whether values are solved: they depend on the state, so the values of a block form a triangular
+// system (see scan_block-inl.h).
 inline bool Solves(const ScanOptions& options) { return options.write != ScanWrite::kAdd; }
-// Whether a position writes its given k v^T, alone or beside a solved value.
+// Whether a position writes the given k v^T of the inputs, alone or beside a solved value.
 inline bool Gives(const ScanOptions& options) {
   return options.write == ScanWrite::kAdd || options.write == ScanWrite::kRwkv7;
 }
 
-// Sizes of a head. The normalizer z is one more column of the state, to which each position writes
-// the value 1.
+// Sizes of a head. The normalizer z is stored as one more column of the state; each position writes
+// the value 1 to this column.
 struct ScanSizes {
   size_t dim, value_dim;
   size_t columns;  // of the state
@@ -80,11 +82,11 @@ class ScanPieces {
 
 // Working memory of a block of positions.
 struct ScanBlockPieces {
-  float *q, *a;          // rows that read the state [kScanBlock, dp]
-  float *keys, *values;  // rows that write to it [kScanBlock, dp] and [kScanBlock, mp]: given
-                         // and solved ones alternate if there are both
-  float *read, *write;   // factors of reading and writing rows [kScanBlock, dp]
-  float* decay;          // of the whole block [dp]
+  float *q, *a;          // rows that read the state, for out and for solved values [kScanBlock, dp]
+  float *keys, *values;  // rows that write to the state, [kScanBlock, dp] and [kScanBlock, mp]; if
+                         // there are both given and solved rows, these alternate
+  float *read, *write;   // decay factors of the rows that read and that write [kScanBlock, dp]
+  float* decay;          // decay factors of the whole block [dp]
   float* sums;           // [dp]
   float* ones;           // [kScanBlock]
   float* panels;         // two transposed sets of keys [dp, kScanSolveBlock]
@@ -159,7 +161,8 @@ struct ScanBackwardPieces {
   float *s_t, *g_t;  // the same, transposed [mp, dp]
   float* start_t;    // a block's first state, transposed and scaled
   float* solved;     // [kScanSegment, mp]
-  // Transposed states: at the start of each cell of a segment, and after each block of a cell.
+  // Transposed states: at the start of each cell (kScanSolveBlock positions) of a segment, and
+  // after each block of a cell.
   float *cells, *blocks;
   size_t needed;
 

@@ -54,8 +54,8 @@ class ScanRef {
   const Vector& s() const { return s_; }
   const Vector& z() const { return z_; }
 
-  // Gradients of sum(out * grad_out) + sum(s() * grad_s) + sum(z() * grad_z); an empty vector is
-  // zero. Stores the states of all positions.
+  // Gradients of sum(out * grad_out) + sum(s() * grad_s) + sum(z() * grad_z); an empty vector
+  // counts as zeros. Stores the states of all positions.
   ScanSequence Gradients(const Vector& grad_out, Vector grad_s = {}, Vector grad_z = {}) const {
     ScanSequence grad = x_;
     for (Vector* x : {&grad.q, &grad.k, &grad.v, &grad.decay, &grad.erase, &grad.write}) {
@@ -93,8 +93,8 @@ class ScanRef {
     return x_.options.write == ScanWrite::kDelta || x_.options.write == ScanWrite::kTwoSided;
   }
 
-  // The vector y [M] that a position writes, from the state s before it and its decayed form p.
-  // kAdd: v.
+  // The vector y [M] that position t writes, from the state s before the position and from p, this
+  // state after its decay. For kAdd, y is v.
   Vector Solve(size_t t, const Vector& s, const Vector& p) const {
     Vector y(m_);
     for (size_t m = 0; m < m_; ++m) {

@@ -278,7 +278,7 @@ inline ScanRefResults RunScanRef(const ScanProblem& x, bool backward = true) {
   return RunScanRef(x, x.in, backward);
 }
 
-// max |got - want| / max(max |want|, floor). A NaN in `got` is infinitely far.
+// max |got - want| / max(max |want|, floor). A NaN in `got` counts as an infinite difference.
 template <class Got>
 double ScanDifference(const Got& got, const Doubles& want, double floor = 0.1) {
   if (got.size() != want.size()) return std::numeric_limits<double>::infinity();

@@ -19,8 +19,8 @@
 
 namespace linnet::kernels {
 
-// Keys per block: a multiple of every target's tile rows and panel width. Packed keys and values
-// stay in the second-level cache, and nearly in the first at D = M = 32.
+// Keys per block: a multiple of every target's tile rows and panel width. The packed keys and
+// values of a block stay in the second-level cache; at D = M = 32 they nearly fit in the first.
 inline constexpr size_t kKeyBlock = 192;
 
 // Queries per block of the backward. Sums over queries are loaded and stored once per block.
@@ -61,7 +61,7 @@ inline size_t MaxForwardQueries(const SoftmaxAttentionShape& shape) {
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Rows of a tile: 24 of 32 registers accumulate with AVX-512, 12 of 16 with AVX2.
+// Rows of a tile. The accumulators take 24 of 32 registers with AVX-512 and 12 of 16 with AVX2.
 inline constexpr size_t kTileRows = HWY_TARGET == HWY_AVX3 ? 12 : HWY_TARGET == HWY_SCALAR ? 4 : 6;
 static_assert(kKeyBlock % kTileRows == 0 && kKeyBlock % kTileWidth == 0);
 static_assert(kBackwardQueries % kTileRows == 0 && kLeastQueries % kTileRows == 0);
@@ -187,8 +187,8 @@ struct TileKeys {
   }
 };
 
-// Calls whole(j, constant vectors) for the full vectors of a row of `count` weights, three at once
-// while possible, then part(j, mask) for the rest.
+// Walks over a row of `count` weights. Calls whole(j, n) for n full vectors from j on, where n is a
+// compile-time constant: 3 while possible, then 1. Calls part(j, mask) for the rest.
 template <class Whole, class Part>
 HWY_INLINE void ForWeights(size_t count, Whole whole, Part part) {
   const F32 d;
@@ -420,7 +420,8 @@ HWY_NOINLINE void AttentionGradients(size_t rows, const size_t* firsts, const si
 }
 
 // grad_q_i (+)= scale sum_j ds_ij k_j over `most` keys of a block, for `rows` rows of a tile. The
-// keys are packed times scale. The first block of keys (`begins`) overwrites grad_q.
+// packed keys already contain the factor scale. The first block of keys (`begins`) overwrites
+// grad_q.
 HWY_NOINLINE void AttentionGradQueries(bool begins, size_t most, size_t dim, const float* grads,
                                        const float* keys, size_t rows,
                                        const AttentionRows<float>& to, size_t first) {
@@ -538,7 +539,8 @@ class BackwardBlocks {
         });
       }
     };
-    store(grad_k_rows_, shape_.dim, kLn2, at_.grad_k);  // q was packed times scale * log2(e)
+    // The packed q contain the factor scale * log2(e); kLn2 cancels log2(e).
+    store(grad_k_rows_, shape_.dim, kLn2, at_.grad_k);
     store(grad_v_rows_, shape_.value_dim, 1.0f, at_.grad_v);
   }
 

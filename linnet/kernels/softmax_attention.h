@@ -12,11 +12,12 @@
 //
 // For each batch element and head, query i = 0 .. L-1 sees the keys j < lengths[n] and, if
 // `causal`, only those with j <= i + offset: `offset` keys precede the first query, as when a
-// sequence is processed in chunks over its cache of keys. With a `window`, i sees only the last
-// `window` of these, and the work per query is O(window). With sums over the keys that i sees:
+// sequence is processed in chunks over its cache of keys. With a `window`, query i sees only the
+// last `window` of these keys, and the work per query is O(window). With sums over the keys that i
+// sees:
 //
 //   p_ij  = exp(scale q_i . k_j) / sum_j exp(scale q_i . k_j)
-//   out_i = sum_j p_ij v_j                                      [M]   (the paper's eq. 2)
+//   out_i = sum_j p_ij v_j          [M], equation 2 of Katharopoulos et al. (2020)
 //
 // If a query sees no key, its result is 0. Keys and values after the last key that any query sees
 // are not read: they may hold anything, NaN too. Keys and values before the first window must be
@@ -49,11 +50,12 @@ struct SoftmaxAttentionOptions {
   float scale = 1;  // usually 1 / sqrt(D)
   bool causal = false;
   size_t offset = 0;  // keys before the first query; read only if `causal`
-  size_t window = 0;  // maximum keys that a query sees, the latest ones; 0: all; only if `causal`
+  size_t window = 0;  // maximum number of keys (the latest) that a query sees; 0: all; read only
+                      // if `causal`
 };
 
 // Floats of scratch per slot on the active instruction set, enough for forward and backward. The
-// number grows with D and M, with L by at most about 700 kB, and not with N, S or H.
+// size grows with D and M, and by at most about 700 kB with L. It does not depend on N, S or H.
 size_t SoftmaxAttentionScratch(const SoftmaxAttentionShape& shape);
 
 struct SoftmaxAttentionForwardArgs {
@@ -64,7 +66,7 @@ struct SoftmaxAttentionForwardArgs {
   // Optional, [N]: number of keys of each sequence, clamped to 0 .. S.
   const int64_t* lengths = nullptr;
   // Optional, [N, H, L], dense: log2(sum_j exp(scale q_i . k_j)) for the backward; -inf if i sees
-  // no key. It is to base 2, like the kernel's exponentials: if one key outweighs all others,
+  // no key. The base is 2, as in the kernel's exponentials: if one key outweighs all others,
   // log2_sum is exactly that key's base-2 score, and the backward's p_ij is 1 however large the
   // score is.
   float* log2_sum = nullptr;
@@ -97,7 +99,7 @@ struct SoftmaxAttentionBackwardArgs {
 // Runs one sweep, in parallel over N x H, if that keeps most slots busy. Otherwise runs two sweeps,
 // over blocks of keys (grad_k, grad_v) and over blocks of queries (grad_q), which add in the same
 // order and give the same bits. The relative error of p_ij equals the absolute error of an fp32
-// score, so scores in the thousands cost digits.
+// score, so p_ij loses digits if scores are in the thousands.
 void SoftmaxAttentionBackward(const SoftmaxAttentionShape& shape,
                               const SoftmaxAttentionOptions& options,
                               const SoftmaxAttentionBackwardArgs& args, Scratch scratch,

@@ -249,7 +249,7 @@ TEST_P(SoftmaxAttention, TakesLengths) {
   }
 }
 
-// Windows of one key, of sizes around those of a block of keys and of a task's queries, and longer
+// Windows of one key, about as long as a block of keys or a task's block of queries, and longer
 // than the sequence. They are tested on whole sequences, on the last chunk of a sequence, and where
 // the windows of some or all queries lie after the last key.
 TEST_P(SoftmaxAttention, TakesWindows) {
@@ -425,7 +425,8 @@ void ExpectPiecesEqualTheWhole(size_t window) {
   }
 }
 
-// Processing a causal sequence in pieces over the keys so far gives the same bits as the whole.
+// A causal sequence processed in pieces, each over all keys so far, gives the same bits as in one
+// call.
 TEST_P(SoftmaxAttention, PiecesEqualTheWhole) {
   for (const size_t window : {0, 7, 200}) {
     SCOPED_TRACE(window);

@@ -11,7 +11,9 @@
 //
 // For each head, k_p and v_p are first stored in the cache, at index p modulo the capacity C. Then:
 //
-//   out_p = sum_{p - C < i <= p} softmax_i(scale q_p . k_i) v_i     [M]     (the paper's eq. 2)
+//   out_p = sum_{p - C < i <= p} softmax_i(scale q_p . k_i) v_i     [M]
+//
+// This is equation 2 of Katharopoulos et al. (2020), restricted to the window.
 //
 // Results do not depend on the other sequences of a call. For many positions at once over the same
 // cache see softmax_attention.h. The reference is softmax_attention_ref.h.
@@ -29,8 +31,8 @@ struct SoftmaxStepShape {
   size_t capacity = 0;                       // positions
   size_t readers = 1;  // number of consecutive heads that share keys and values; divides `heads`
 
-  // Floats of a cache of one head's keys [capacity, D], then values [capacity, M]; a multiple of
-  // 16.
+  // Floats of one head's cache: keys [capacity, D], then values [capacity, M], rounded up to a
+  // multiple of 16.
   size_t HeadFloats() const { return (capacity * (dim + value_dim) + 15) / 16 * 16; }
   size_t ScratchFloats() const { return capacity + 16; }
 };

@@ -1,12 +1,12 @@
 // Building block of the linear attentions' Highway bodies. For each token of a block, a sweep adds
-// b_t v_t^T to a state and multiplies a_t by it:
+// b_t v_t^T to a state and multiplies a_t by the state:
 //
 //   s += b_t v_t^T,  out_t += a_t s      for t in order
 //
 // A slice of the state (kRows x 2 vectors) stays in registers for a whole block of tokens. This
 // divides the plain recurrence's memory traffic for the state by the number of tokens in a block.
-// At D = M = 32 it also needs fewer operations than the masked products of a chunked form: 4 D M
-// per token against 4 D M + 2 C (D + M) for chunks of C.
+// At D = M = 32 a sweep also needs fewer operations than the masked products of a chunked form:
+// 4 D M per token against 4 D M + 2 C (D + M) for chunks of C tokens.
 #if defined(LINNET_KERNELS_SWEEP_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_SWEEP_INL_H_
 #undef LINNET_KERNELS_SWEEP_INL_H_
@@ -50,7 +50,8 @@ HWY_INLINE Vec Phi(FeatureMap map, Vec x) {
   return hn::IfThenElse(hn::Ge(x, hn::Zero(d)), hn::Add(x, hn::Set(d, 1.0f)), Exp(x));
 }
 
-// Rows of a block of tokens, `stride` floats apart (negative: from the end of the sequence).
+// Rows of a block of tokens, `stride` elements apart. A negative stride runs from later to earlier
+// tokens.
 template <typename T>
 struct Rows {
   T* at;
@@ -181,7 +182,7 @@ HWY_INLINE void SweepSlice(const Operands& x, size_t row, size_t column, float* 
       out_t[c] = kFirst ? hn::Zero(d) : hn::LoadU(d, out + c * kLanes);
     }
     // With AVX-512, each multiply-add broadcasts `a` from its own memory operand instead of sharing
-    // a register between both vectors: fewer instructions, and 8% less time.
+    // a register between both vectors. This takes fewer instructions and 8% less time.
     const float* again = a;
     if (HWY_TARGET == HWY_AVX3) HidePointer(again);
     HWY_UNROLL(8)

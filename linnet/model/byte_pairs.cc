@@ -42,8 +42,8 @@ BytePairs::BytePairs(Ids ids, const std::vector<std::pair<std::string, std::stri
   }
 }
 
-// The tokens of a word before any merge: one per character of the vocabulary; for other characters
-// one per byte, the unknown token, or none (BytePairOptions).
+// The tokens of a word before any merge. A character in the vocabulary is one token. Any other
+// character becomes one token per byte, the unknown token, or nothing (see BytePairOptions).
 std::vector<int32_t> BytePairs::Characters(std::string_view word) const {
   std::vector<int32_t> tokens;
   bool fusing = false;
@@ -80,7 +80,8 @@ void BytePairs::Append(std::string_view word, std::vector<int32_t>& ids) const {
   const size_t count = tokens.size();
   std::vector<size_t> before(count), after(count);
   for (size_t i = 0; i < count; ++i) before[i] = i - 1, after[i] = i + 1;
-  // Rank, place and merged token. On top is the merge learned first; of equal ones, the leftmost.
+  // Rank, place and merged token. On top is the merge that was learned first, and of several places
+  // for this merge the leftmost.
   using Candidate = std::tuple<uint32_t, size_t, int32_t>;
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
   const auto consider = [&](size_t left) {

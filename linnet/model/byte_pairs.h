@@ -1,5 +1,5 @@
-// Byte-pair encoding (Sennrich et al. 2016): splits a word into tokens by merging adjacent pairs,
-// always the pair that was learned first. Private to tokenizer.h.
+// Byte-pair encoding (Sennrich et al. 2016): starts with a word's characters as tokens and merges
+// adjacent pairs of tokens, at each step the pair that was learned first. Private to tokenizer.h.
 //
 //   BytePairs pairs({{"a", 0}, {"b", 1}, {"ab", 2}}, {{"a", "b"}}, {}, "tokenizer.json");
 //   pairs.Append("abb", ids);     // ids: 2, 1
@@ -18,9 +18,10 @@
 namespace linnet {
 
 struct BytePairOptions {
-  std::string unknown = {};   // token of characters outside the vocabulary; "": these are left out
+  std::string unknown = {};   // token for characters outside the vocabulary; "": leaves them out
   bool fuse_unknown = false;  // one token for consecutive unknown characters
-  // An unknown character becomes one token per byte ("<0x0A>"), if the vocabulary has all of these.
+  // An unknown character becomes one token per byte ("<0xE6>", ...), if the vocabulary has a token
+  // for each of its bytes.
   bool byte_fallback = false;
   bool ignore_merges = false;  // a word in the vocabulary is one token
 };

@@ -97,7 +97,7 @@ Checkpoint Checkpoint::FromMemory(std::span<const std::byte> bytes, const std::s
 }
 
 bool HasComputedPositions(const ModelSpec& spec, const std::string& tensor_name) {
-  constexpr int64_t kMost = int64_t{1} << 26;  // the spec of a small file must not take all memory
+  constexpr int64_t kMost = int64_t{1} << 26;  // so that a small file cannot demand all memory
   return tensor_name == "pos_embedding.pe" &&
          int64_t{spec.input.max_length} * spec.PositionDims() <= kMost;
 }
@@ -124,14 +124,14 @@ Checkpoint::Checkpoint(SafetensorsFile file) : file_(std::move(file)) {
       continue;
     }
     if (tensor == nullptr) {
-      throw InputError(path(), ": its description needs the tensor '", info.name,
+      throw InputError(path(), ": the model description needs the tensor '", info.name,
                        "', which the file lacks");
     }
     const bool known = tensor->dtype == DType::kF32 || tensor->dtype == DType::kBF16 ||
                        (tensor->dtype == DType::kI8 && IsMatrix(info.name));
     if (tensor->shape != info.shape || !known) {
       throw InputError(path(), ": tensor '", info.name, "' is ", DTypeName(tensor->dtype), " ",
-                       FormatShape(tensor->shape), ", but its description needs F32 ",
+                       FormatShape(tensor->shape), ", but the model description needs F32 ",
                        FormatShape(info.shape));
     }
     if (tensor->dtype == DType::kF32) continue;
@@ -155,8 +155,8 @@ void CheckFinite(std::span<const float> values, const std::string& path,
                  const std::string& tensor_name) {
   if (std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); })) return;
   throw InputError(path, ": tensor ", Quote(tensor_name),
-                   " holds NaN, infinity or values beyond the range of a float; its training "
-                   "diverged, or the file is damaged");
+                   " holds NaN, infinity or values beyond the range of a float; the model's "
+                   "training diverged, or the file is damaged");
 }
 
 void WriteCheckpoint(const std::string& path, const ModelSpec& spec, const std::string& training,

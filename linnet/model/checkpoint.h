@@ -1,13 +1,13 @@
-// A model file: safetensors whose metadata holds the ModelSpec ("linnet") and a record of the
-// training ("training": JSON for people and tools, which loading a model ignores).
+// A model file: safetensors with two entries in its metadata. "linnet" is the ModelSpec. "training"
+// is a record of the training: JSON for people and tools, not used when the model is loaded.
 //
 //   Checkpoint checkpoint = Checkpoint::Open("models/digits.safetensors");
 //   std::span<const float> w = checkpoint.Tensor("predictor.weight");
 //
-// Opening validates everything that a reader relies on, since files may come from anywhere: the
-// spec, and that each tensor of its table is present, in the right shape, in fp32 or in a type of
-// a narrower precision (precision.h). A file may leave out its position table, which is then
-// computed (HasComputedPositions()).
+// Files may come from anywhere, so opening one validates the spec and checks that each tensor of
+// TensorTable(spec) is present, has the right shape, and is in fp32 or in a type of a narrower
+// precision (precision.h). A file may leave out its position table, which is then computed
+// (HasComputedPositions()).
 #ifndef LINNET_MODEL_CHECKPOINT_H_
 #define LINNET_MODEL_CHECKPOINT_H_
 
@@ -28,9 +28,9 @@ namespace linnet {
 
 class Checkpoint {
  public:
-  // Maps the file at `path`; for the folder of a training run, its model.safetensors. Throws
-  // InputError naming the file and the fault; for a PyTorch file the message suggests linnet
-  // import.
+  // Maps the file at `path` into memory or, if `path` is the folder of a training run, the folder's
+  // model.safetensors. Throws InputError naming the file and the fault; for a PyTorch file, the
+  // message suggests 'linnet import'.
   static Checkpoint Open(const std::string& path);
   // Reads from memory, which must outlive the Checkpoint; `label` replaces the path in messages.
   static Checkpoint FromMemory(std::span<const std::byte> bytes, const std::string& label);

@@ -101,7 +101,7 @@ Registry<FeatureMapInfo>& Maps() {
 }  // namespace
 
 std::vector<FeatureMapInfo> FeatureMaps() { return Maps().all(); }
-FeatureMapInfo FindFeatureMap(const std::string& name) { return Maps().Find(name); }
+const FeatureMapInfo& FindFeatureMap(const std::string& name) { return Maps().Find(name); }
 void AddFeatureMap(const FeatureMapInfo& info) {
   FeatureMapInfo whole = info;
   if (whole.size == nullptr) whole.size = SameSize;
@@ -135,8 +135,8 @@ void ValidateFeatureMap(const MixerSpec& spec, int64_t query_dim, const std::str
   require(!map.even_features || spec.features % 2 == 0, "features is ", spec.features, "; ",
           map.name, " needs an even number");
   const int64_t size = map.size(static_cast<int>(query_dim), spec.features);
-  require(size <= kMost, "feature map '", map.name, "' makes ", size, " features of ", query_dim,
-          " dimensions, but only ", kMost, " are allowed");
+  require(size <= kMost, "feature map '", map.name, "' makes ", size, " features from ", query_dim,
+          " dimensions; at most ", kMost, " features are allowed");
 }
 
 }  // namespace linnet

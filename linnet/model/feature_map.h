@@ -37,14 +37,15 @@ struct FeatureMapInfo {
   bool fused = false;
   // phi of one vector: x [D] -> phi [F]. Null: the runtime does not support the map.
   void (*single)(const FeatureInput& input, const float* x, bool query, float* phi) = nullptr;
-  // The denominator phi(q) . z, where z is the sum of phi over the keys, is at least |z| / sqrt(F).
+  // Attention replaces a denominator phi(q) . z below |z| / sqrt(F) by |z| / sqrt(F), where z is
+  // the sum of phi over the keys.
   bool floor = false;
   bool even_features = false;  // `features` must be even
 };
 
 std::vector<FeatureMapInfo> FeatureMaps();
 // For an unknown name, throws InputError with a list of the known maps.
-FeatureMapInfo FindFeatureMap(const std::string& name);
+const FeatureMapInfo& FindFeatureMap(const std::string& name);
 // Registers a map. Throws InputError if the name is taken.
 void AddFeatureMap(const FeatureMapInfo& info);
 

@@ -34,7 +34,7 @@ constexpr const char* kTokenizer = "tokenizer.json";
 // with p their softmax over the layers, the bound of layer l is p_1 + ... + p_l, and 0 in layer 0.
 // linnet stores the logit of each layer's bound.
 constexpr const char* kBounds = "model.lower_bounds";
-constexpr double kNoBound = -100;  // logit of a bound of 0: its sigmoid is negligible
+constexpr double kNoBound = -100;  // stands for the logit of 0; its sigmoid is negligible
 
 bool IsBound(const TensorInfo& info) { return info.name.ends_with(".attention.lower_bound"); }
 size_t LayerOf(const TensorInfo& info) {
@@ -56,7 +56,8 @@ void BoundLogits(std::span<const float> all, size_t layer, std::span<float> logi
   }
 }
 
-// The inverse of BoundLogits(), for all layers: model.lower_bounds; empty if the model has none.
+// The inverse of BoundLogits() for all layers: returns model.lower_bounds, or an empty vector if
+// the model has no lower bounds.
 std::vector<float> BoundsOf(const Checkpoint& checkpoint) {
   const auto layers = static_cast<size_t>(checkpoint.spec().stack.layers());
   std::vector<std::vector<double>> bounds;
@@ -67,8 +68,8 @@ std::vector<float> BoundsOf(const Checkpoint& checkpoint) {
       own.push_back(1 / (1 + std::exp(-double{x})));
   }
   if (!bounds.empty() && bounds.size() != layers) {
-    throw InputError(checkpoint.path(), ": has lower bounds in some layers only, which ",
-                     "flash-linear-attention has in all");
+    throw InputError(checkpoint.path(), ": only some layers have lower bounds; in ",
+                     "flash-linear-attention either all layers have them or none");
   }
   std::vector<float> all;
   for (size_t l = 0; l < bounds.size(); ++l) {
@@ -76,8 +77,8 @@ std::vector<float> BoundsOf(const Checkpoint& checkpoint) {
       const double share = l == 0 ? 1 - bounds[layers - 1][c] : bounds[l][c] - bounds[l - 1][c];
       if (!(share > 0) || bounds[0][c] > 1e-30) {
         throw InputError(checkpoint.path(),
-                         ": flash-linear-attention has lower bounds that are 0 in the first layer "
-                         "and grow from layer to layer; here layer ",
+                         ": flash-linear-attention needs lower bounds that are 0 in the first "
+                         "layer and grow from layer to layer; here layer ",
                          l, " has ", bounds[l][c], " in channel ", c);
       }
       all.push_back(static_cast<float>(std::log(share)));
@@ -211,7 +212,7 @@ void FlaModel::OpenTensors(const std::string& folder) {
     for (const Tensor& tensor : file.tensors()) {
       if (!tensors_.emplace(tensor.name, &tensor).second) {
         throw InputError(file.path(), ": the tensor ", Quote(tensor.name),
-                         " is in another file, too");
+                         " is also in another file");
       }
     }
   }
@@ -224,7 +225,7 @@ void FlaModel::OpenTensors(const std::string& folder) {
 }
 
 // Finds a tensor of TensorTable() in the folder's files. Older versions of flash-linear-attention
-// have an MLP's gate and first matrix in one tensor, and another name for the norm after a mixer.
+// store an MLP's gate and first matrix in one tensor, and name the norm after a mixer differently.
 FlaModel::Source FlaModel::SourceOf(const TensorInfo& info) const {
   const size_t count = Numel(info.shape);
   if (IsBound(info)) {

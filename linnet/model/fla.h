@@ -5,9 +5,9 @@
 //   model.Write("gla.safetensors", training);
 //   WriteFla(Checkpoint::Open("gla.safetensors"), "gla-again");
 //
-// Kinds: gla, retnet, delta_net, gated_deltanet, gated_deltaproduct, kda, hgrn and mamba2; all but
-// the last may have layers of softmax attention. Options that change what a model computes and
-// that linnet does not have are refused by name.
+// Kinds: gla, retnet, delta_net, gated_deltanet, gated_deltaproduct, kda, hgrn and mamba2; all of
+// them except mamba2 may have layers of softmax attention. If config.json sets an option that
+// changes the outputs and that linnet does not have, the error names the option.
 #ifndef LINNET_MODEL_FLA_H_
 #define LINNET_MODEL_FLA_H_
 
@@ -29,9 +29,9 @@ namespace linnet {
 
 class FlaModel {
  public:
-  // tokenizer: path of a tokenizer.json; "": that of the folder. If there is none, the model's task
-  // is "tokens", which has no text. Throws InputError if a file, field or tensor is missing,
-  // unknown or of the wrong size.
+  // tokenizer: path of a tokenizer.json; "": the folder's tokenizer.json, if it has one. Without a
+  // tokenizer the model's task is "tokens": it reads and writes token numbers, not text. Throws
+  // InputError if a file, field or tensor is missing, unknown or of the wrong size.
   static FlaModel Open(const std::string& folder, const std::string& tokenizer = "");
 
   const ModelSpec& spec() const { return spec_; }
@@ -39,12 +39,13 @@ class FlaModel {
   Precision precision() const;
   size_t files() const { return files_.size(); }
 
-  // Writes a model file, in the folder's precision. Throws InputError if a value is not finite.
+  // Writes a model file in the precision that precision() returns. Throws InputError if a value is
+  // not finite.
   void Write(const std::string& path, const std::string& training) const;
 
  private:
-  // A tensor of the folder, or some of its rows. For a lower bound: the whole tensor from which it
-  // is computed.
+  // A tensor of the folder, or some of its rows. For a lower bound of hgrn: the whole tensor
+  // model.lower_bounds, from which the bound is computed.
   struct Source {
     const Tensor* tensor;
     size_t first, count;  // elements
@@ -62,8 +63,8 @@ class FlaModel {
   std::map<std::string, const Tensor*> tensors_;
 };
 
-// The place of a tensor of TensorTable() in flash-linear-attention's files: rows from `first` on of
-// the tensor `name`, which has `rows` rows. Mamba-2 stores a layer's input projections as one
+// Where flash-linear-attention's files hold a tensor of TensorTable(): in the tensor `name`, which
+// has `rows` rows in all, from row `first` on. Mamba-2 stores a layer's input projections as one
 // tensor and its convolutions as another. Does not apply to hgrn's lower bounds, which are
 // converted (SourceOf(), WriteFla()).
 struct FlaPart {

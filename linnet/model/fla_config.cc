@@ -72,7 +72,7 @@ std::string WithoutInfinity(std::string text) {
   return text;
 }
 
-// A config.json whose fields are read one by one; Finish() refuses the rest.
+// A config.json whose fields are read one by one; Finish() refuses fields that were not read.
 class Config {
  public:
   explicit Config(const std::string& path) : Config(path, ReadJsonObject(path)) {}
@@ -133,7 +133,8 @@ class Config {
     if (!Has(name) || !fields_[name].is_object()) Bad(name);
     return {StrCat(where_, ": ", name), fields_[name]};
   }
-  // Refuses all values but the one that linnet supports. otherwise: the value of an absent field.
+  // Refuses a field that differs from `value`, the only value that linnet supports. otherwise: the
+  // value of an absent field.
   void MustBe(const char* name, bool value, bool otherwise) {
     if (Bool(name, otherwise) != value) Unsupported(name, !value);
   }
@@ -204,7 +205,9 @@ void ReadHeadSizes(Config& config, int dim, int heads, double values, MixerSpec&
   mixer.key_heads = mixer.heads == key_heads ? 0 : key_heads;
   mixer.query_dim = config.Int("head_dim", dim);
   const double size = std::trunc(mixer.query_dim * config.Number("expand_v", values));
-  if (!(size >= 1 && size < 1 << 20)) config.Refuse("head_dim x expand_v is ", size);
+  if (!(size >= 1 && size < 1 << 20)) {
+    config.Refuse("head_dim x expand_v is ", size, "; it must be at least 1 and less than 2^20");
+  }
   mixer.value_dim = static_cast<int>(size);
 }
 
@@ -243,8 +246,8 @@ void WriteHeadSizes(const MixerSpec& mixer, int, json& config) {
 
 void WriteConvolution(const MixerSpec& mixer, json& config) {
   if (mixer.short_convolution == 0) {
-    throw InputError("flash-linear-attention applies silu to ", mixer.kind,
-                     "'s projections without a convolution, linnet does not");
+    throw InputError("flash-linear-attention applies silu to the projections of ", mixer.kind,
+                     " even without a convolution; linnet does not");
   }
   config["use_short_conv"] = true;
   config["conv_size"] = mixer.short_convolution;
@@ -299,7 +302,10 @@ void ReadMamba2(Config& config, int width, MixerSpec& mixer) {
 // The channels of flash-linear-attention's hgrn have no heads; linnet divides them into heads.
 void ReadHgrn(Config& config, int width, MixerSpec& mixer) {
   const double values = std::trunc(width * config.Number("expand_ratio", 1));
-  if (!(values >= 1 && values < 1 << 20)) config.Refuse("hidden_size x expand_ratio is ", values);
+  if (!(values >= 1 && values < 1 << 20)) {
+    config.Refuse("hidden_size x expand_ratio is ", values,
+                  "; it must be at least 1 and less than 2^20");
+  }
   mixer.value_dim = std::gcd(static_cast<int>(values), 128), mixer.query_dim = mixer.value_dim;
   mixer.heads = static_cast<int>(values) / mixer.value_dim;
   config.Has("conv_size");
@@ -316,7 +322,7 @@ void ReadHgrn(Config& config, int width, MixerSpec& mixer) {
 struct Kind {
   const char* type;
   const char* mixer;
-  int hidden_ratio;  // default of the field; 0: layers have no feed-forward block
+  int hidden_ratio;  // default of this field of the config; 0: layers have no feed-forward block
   void (*read)(Config& config, int width, MixerSpec& mixer);
   void (*write)(const MixerSpec& mixer, int width, json& config);
 };
@@ -331,7 +337,7 @@ constexpr Kind kKinds[] = {
      },
      [](const MixerSpec& mixer, int width, json& config) {
        if (mixer.gate_rank != 16) {
-         throw InputError("flash-linear-attention has gla with a gate rank of 16 only, here it is ",
+         throw InputError("flash-linear-attention has gla only with gate rank 16; here it is ",
                           mixer.gate_rank);
        }
        WritePlain(mixer, width, config);
@@ -396,7 +402,7 @@ constexpr Kind kKinds[] = {
        config["state_size"] = mixer.query_dim;
        config["n_groups"] = mixer.key_heads > 0 ? mixer.key_heads : mixer.heads;
        config["conv_kernel"] = mixer.short_convolution;
-       config["layer_norm_epsilon"] = Rounded(mixer.output_norm_eps);  // its name in transformers
+       config["layer_norm_epsilon"] = Rounded(mixer.output_norm_eps);  // norm_eps in transformers
      }},
     {"kda", "kda", 4,
      [](Config& config, int, MixerSpec& mixer) {
@@ -439,7 +445,7 @@ const Kind& KindOf(Config& config) {
   return *kind;
 }
 
-// The softmax attention of a hybrid's object 'attn'.
+// Reads the softmax attention of a hybrid from the object 'attn' of its config.
 MixerSpec ReadSoftmax(Config& attn, int width) {
   const int heads = attn.Int("num_heads", 0);
   if (heads < 1 || width % heads != 0) {
@@ -463,8 +469,8 @@ json WriteSoftmax(const MixerSpec& mixer, const StackSpec& stack) {
   if (!mixer.rotary || mixer.out_bias || mixer.scale != 0 || mixer.query_dim != mixer.value_dim ||
       mixer.heads * mixer.query_dim != stack.d_model) {
     throw InputError(
-        "flash-linear-attention needs softmax layers with rotary positions, without a bias of "
-        "the output (out_bias), with heads of d_model / heads and their default scale");
+        "in flash-linear-attention, layers of softmax attention have rotary positions, no bias of "
+        "the output (out_bias), d_model / heads dimensions per head and the default scale");
   }
   json layers = json::array();
   for (int i = 0; i < stack.layers(); ++i) {
@@ -568,7 +574,7 @@ FlaConfig ReadFlaConfig(const std::string& path) {
 
 json WriteFlaConfig(const ModelSpec& spec, const std::string& where) {
   const StackSpec& stack = spec.stack;
-  // Some layers may have softmax attention, all of them with the same parameters.
+  // Some layers may have softmax attention, but all such layers need the same parameters.
   const auto is_softmax = [](const MixerSpec& one) { return FindMixer(one.kind).windows; };
   const std::vector<MixerSpec>& pattern = stack.pattern;
   const auto softmax = std::find_if(pattern.begin(), pattern.end(), is_softmax);
@@ -583,8 +589,8 @@ json WriteFlaConfig(const ModelSpec& spec, const std::string& where) {
   const auto* kind = std::find_if(std::begin(kKinds), std::end(kKinds),
                                   [&](const Kind& one) { return one.mixer == mixer.kind; });
   require(kind != std::end(kKinds) && alike,
-          "flash-linear-attention has models of one kind of attention in all layers, or in all but "
-          "layers of softmax attention: ",
+          "flash-linear-attention needs the same attention in all layers, except that some may "
+          "have softmax attention; its models are ",
           FlaTypes());
   const bool feeds = kind->hidden_ratio > 0;
   require(
@@ -592,11 +598,12 @@ json WriteFlaConfig(const ModelSpec& spec, const std::string& where) {
           stack.norm == NormKind::kRms && stack.norm_first && stack.convolution == 0 &&
           !spec.ReadsFrames() && spec.head.kind == HeadKind::kCategorical && !spec.head.tied &&
           !spec.head.bias && spec.PositionDims() == 0 && !spec.input.norm,
-      "flash-linear-attention needs RMS norms first, ", feeds ? "gated" : "no",
-      " feed-forward blocks, no positions, no norm of the embeddings, and a categorical head that "
-      "is neither tied nor has a bias");
+      "flash-linear-attention needs RMS norms with norm_first, ", feeds ? "gated" : "no",
+      " feed-forward blocks, no position embedding, no norm of the embeddings, and a categorical "
+      "head that is not tied and has no bias");
   require(mixer.output_norm_eps == stack.norm_eps,
-          "flash-linear-attention has one eps for all norms; here they differ");
+          "flash-linear-attention has one eps for all norms; here norm_eps and output_norm_eps "
+          "differ");
   json config = {{"model_type", kind->type},
                  {"hidden_size", stack.d_model},
                  {"num_hidden_layers", stack.layers()},

@@ -1,6 +1,7 @@
-// Gated recurrences (retention, gated linear attention, delta rules) as plain data: how a kind
-// computes the inputs of kernels/scan.h from its projections, and its result from the output of the
-// scan. nn/mixer_gated.cc and runtime/mixer_gated.cc compute any such form.
+// Gated recurrences (retention, gated linear attention, delta rules) as plain data. A GatedForm
+// says how a kind of mixer computes the inputs of the scan (kernels/scan.h) from its projections,
+// and its result from the scan's output. nn/mixer_gated.cc and runtime/mixer_gated.cc compute any
+// form.
 //
 //   GatedForm form = FindMixer("gla").gated(spec);
 //   GatedProjections(spec, form)      // q_proj, k_proj, v_proj, gk_proj.0, g_proj
@@ -11,19 +12,19 @@
 //             with a delta rule, q and k are divided by sqrt(|q|^2 + 1e-6), sqrt(|k|^2 + 1e-6);
 //             with `rotary`, channels i and i + K/2 of q and k are rotated by the angle
 //             t 10000^(-2i/K) at position t
-//   out       the output of the scan with scale K^-1/2 and the decay and write below
+//   out       the output of the scan with scale K^-1/2, the form's GatedDecay and its GatedWrite
 //   result    out / sqrt(mean(out^2) + eps) * norm, times silu(g) or sigmoid(g)
 //
-// Every `readers` consecutive heads share projections: q and k, or with `shared_values` k, v and
-// the decays per key channel.
+// Groups of `readers` consecutive heads share projections: q and k or, with `shared_values`, k, v
+// and the decays per key channel.
 //
-// With `householders` = n, a position has n keys, values and strengths, and the state takes n delta
-// steps: it decays before the first and is read after the last.
+// With `householders` = n, a position has n keys, n values and n strengths (GatedWrite::kDelta),
+// and the state takes n delta steps: it decays before the first and is read after the last.
 //
 // With `timed` (Mamba-2), a position has the time step d = softplus(a_proj x + dt_bias). The
-// logarithm of the decay is -exp(A_log) d, the scan's scale is 1 and its value d v. out is the
-// scan's output + D v. The result is y / sqrt(mean(y^2) + eps) * norm with y = out silu(g), where
-// the mean is over the channels of all heads that read the same keys.
+// logarithm of the decay is -exp(A_log) d, the scan's scale is 1, and the scan's value is d v
+// instead of v. out is the scan's output + D v. The result is y / sqrt(mean(y^2) + eps) * norm with
+// y = out silu(g), where the mean is over the channels of all heads that read the same keys.
 //
 // The decay kChannel (HGRN) has no queries and keys: the state of a head is V numbers h, with
 //
@@ -53,8 +54,8 @@ enum class GatedDecay : uint8_t {
   kNone,
   kConstant,  // log(1 - 2^(-5 - h))
   kHead,      // -exp(A_log) softplus(a_proj x + dt_bias), a scalar
-  // One decay per key channel, from low-rank projections. `floor` is MixerSpec::decay_floor, if not
-  // 0.
+  // The next two: one decay per key channel, from low-rank projections. `floor` is
+  // MixerSpec::decay_floor; 0: no floor.
   kKey,      // max(logsigmoid(gk_proj x) / 16, floor)
   kKeyRate,  // -exp(A_log) softplus(f_proj x + dt_bias); if there is a floor:
              // floor sigmoid(exp(A_log) (f_proj x + dt_bias))
@@ -83,7 +84,7 @@ struct GatedForm {
   bool rotary = false;
   const char* norm = "o_norm";
   int readers = 1;             // consecutive heads that share keys
-  bool shared_values = false;  // they also share values and decays per key channel, not queries
+  bool shared_values = false;  // they share values and decays per key channel too, but not queries
   int householders = 1;        // delta steps per position
   bool timed = false;
   bool bounded = false;

@@ -3,7 +3,7 @@
 //
 //   GatedHead head{.in = {{"q_proj", q}, ...}, .own = {{"A_log", a}, ...}, .index = h};
 //   std::vector<std::vector<double>> out = GatedOut(spec, head);   // [positions][V]
-//   NormalizeTogether(spec, heads, outs);   // outs of all heads; for heads that share a norm
+//   NormalizeTogether(spec, heads, outs);   // `outs`: of all heads; no effect without shared norms
 #ifndef LINNET_MODEL_GATED_REF_H_
 #define LINNET_MODEL_GATED_REF_H_
 
@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstddef>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,9 @@ struct GatedHead {
   // Projections of the input by name, [positions][columns]: the columns of the head, or those that
   // all heads share.
   std::map<std::string, Rows> in = {};
-  std::map<std::string, Row> own = {};  // GatedTensors() of all heads, row-major
-  size_t index = 0;                     // of the head in its layer
+  // GatedTensors() of all heads, row-major.
+  std::shared_ptr<const std::map<std::string, Row>> own = {};
+  size_t index = 0;  // of the head in its layer
 };
 
 class GatedOracle {
@@ -71,7 +73,7 @@ class GatedOracle {
   }
 
   const Row& In(const std::string& name, size_t t) const { return head_.in.at(name)[t]; }
-  const Row& Own(const std::string& name) const { return head_.own.at(name); }
+  const Row& Own(const std::string& name) const { return head_.own->at(name); }
 
   // The head's outputs for the decay kChannel, whose state is one number per channel.
   Rows Channels() const {
@@ -138,11 +140,12 @@ class GatedOracle {
                                                            : form_.value_readers());
     const size_t heads = static_cast<size_t>(spec_.heads) / readers;
     const size_t first = (i * heads + head_.index / readers) * size;
+    const Rows& x = head_.in.at(name + "_proj");
+    const Row& weight = Own(name + "_conv1d.weight");
     for (size_t c = 0; c < size; ++c) {
       if (form_.timed) y[c] = Own(name + "_conv1d.bias")[first + c];
       for (size_t back = 0; back < width && back <= t; ++back) {
-        y[c] += Own(name + "_conv1d.weight")[(first + c) * width + width - 1 - back] *
-                In(name + "_proj", t - back)[i * size + c];
+        y[c] += weight[(first + c) * width + width - 1 - back] * x[t - back][i * size + c];
       }
     }
     return y;
@@ -175,7 +178,7 @@ class GatedOracle {
     Row y(size);
     for (size_t o = 0; o < size; ++o) {
       const size_t row = head_.index / static_cast<size_t>(readers) * size + o;
-      if (head_.own.count(name + ".1.bias") > 0) y[o] = Own(name + ".1.bias")[row];
+      if (head_.own->count(name + ".1.bias") > 0) y[o] = Own(name + ".1.bias")[row];
       for (size_t r = 0; r < x.size(); ++r) y[o] += x[r] * weight[row * x.size() + r];
     }
     return y;
@@ -246,7 +249,7 @@ inline void NormalizeTogether(const MixerSpec& spec, const std::vector<GatedHead
   const auto set = static_cast<size_t>(form.norm_heads(spec.heads)),
              values = static_cast<size_t>(spec.value_dim);
   if (set == 1) return;
-  const std::vector<double>& weight = heads[0].own.at(std::string(form.norm) + ".weight");
+  const std::vector<double>& weight = heads[0].own->at(std::string(form.norm) + ".weight");
   for (size_t first = 0; first < heads.size(); first += set) {
     for (size_t t = 0; t < outs[first].size(); ++t) {
       double mean = 0;

@@ -24,7 +24,7 @@ Registry<MixerInfo>& Kinds() {
 }  // namespace
 
 std::vector<MixerInfo> Mixers() { return Kinds().all(); }
-MixerInfo FindMixer(const std::string& name) { return Kinds().Find(name); }
+const MixerInfo& FindMixer(const std::string& name) { return Kinds().Find(name); }
 MixerInfo FindMixer(const MixerSpec& spec) {
   MixerInfo info = FindMixer(spec.kind);
   if (!info.windows) return info;
@@ -45,7 +45,7 @@ MixerSpec CrossMixer(const MixerSpec& spec) {
 }
 
 std::string Describe(const MixerSpec& spec) {
-  const MixerInfo info = FindMixer(spec.kind);
+  const MixerInfo& info = FindMixer(spec.kind);
   return info.describe ? info.describe(spec) : info.name;
 }
 

@@ -70,9 +70,9 @@ struct MixerInfo {
 std::vector<MixerInfo> Mixers();
 
 // The kind of that name. For an unknown name, throws InputError with a list of the known kinds.
-MixerInfo FindMixer(const std::string& name);
+const MixerInfo& FindMixer(const std::string& name);
 // The kind of a spec. For softmax attention, always_causal and constant_state are true if the spec
-// has a window, and out_bias is that of the spec.
+// has a window, and out_bias is the spec's.
 MixerInfo FindMixer(const MixerSpec& spec);
 
 // Registers a kind. Throws InputError if the name is taken.
@@ -102,7 +102,7 @@ void MixerTensors(const MixerSpec& spec, int64_t d_model, const std::string& nam
 // Throws InputError, with a message that begins with `where`, on unknown names and invalid sizes.
 void Validate(const MixerSpec& spec, int query_dim, const std::string& where);
 
-// The factor of q . k in the softmax: spec.scale, or 1 / sqrt(query_dim) if that is 0.
+// The factor of q . k in the softmax: spec.scale or, if spec.scale is 0, 1 / sqrt(query_dim).
 float SoftmaxScale(const MixerSpec& spec);
 
 // The reformer's hash planes outside training, fixed so that outputs are reproducible: standard

@@ -39,7 +39,8 @@ TEST(ModelSpec, JsonRoundTrip) {
   EXPECT_FALSE(spec == ModelSpec{});
 }
 
-// Parameters of other kinds are not written, so a new kind does not change files of older ones.
+// Parameters of other kinds are not written, so adding a kind does not change the files of other
+// kinds.
 TEST(ModelSpec, WritesOnlyTheMixersOwnParameters) {
   ModelSpec spec = TinyImages();
   EXPECT_EQ(ToJson(spec).find("lsh"), std::string::npos);
@@ -59,7 +60,7 @@ TEST(ModelSpec, WritesOnlyTheMixersOwnParameters) {
   EXPECT_EQ(omegas, spec.stack.layers());
 }
 
-// A user-defined kind states whether it has a feature map; other kinds save no omega.
+// A user-defined kind states whether it has a feature map; kinds without one save no omega.
 TEST(ModelSpec, OmegaIsSavedIfTheMixerHasAFeatureMap) {
   AddMixer({.name = "test-mapped", .description = "", .causal = true, .maps = true});
   for (const auto& [kind, omegas] :
@@ -101,7 +102,7 @@ TEST(ModelSpec, AStemAddsItsFieldsAndTensors) {
   EXPECT_EQ(FromJson(ToJson(spec), "x"), spec);
   EXPECT_NE(ToJson(spec).find("\"stem_second_rows\":3"), std::string::npos);
   // The window of a pixel's last byte reaches back a row (6 bytes), a pixel (3) and two bytes. The
-  // second of these two is the current token, so that 10 past tokens remain.
+  // nearest of these 11 bytes is the current token, so 10 past tokens remain.
   EXPECT_EQ(spec.Reach(), 6 + 3 + 1);
   std::map<std::string, std::vector<int64_t>> shapes;
   for (const TensorInfo& info : TensorTable(spec)) shapes[info.name] = info.shape;
@@ -176,7 +177,8 @@ TEST(FeatureMaps, DefaultSizeIsTheInputs) {
 }
 
 TEST(ModelSpec, CountsTheParametersOfThePapersModel) {
-  // 8 layers of 4 (256 256 + 256) + 2 256 1024 + 1024 + 256 + 4 256, embedding, final norm, head.
+  // 8 layers, each with four projections, two matrices of the feed-forward block, their biases and
+  // two layer norms; then the embedding, the final norm and the head.
   EXPECT_EQ(ParameterCount(ModelSpec{}),
             8 * (4 * 65792 + 2 * 262144 + 1280 + 1024) + 256 * 128 + 512 + 30 * 257);
 }
@@ -282,8 +284,9 @@ TEST_F(CheckpointTest, RoundTrip) {
 TEST_F(CheckpointTest, TensorsMustFitTheSpec) {
   const ModelSpec spec = TinyImages();
   WriteWith(spec, "predictor.bias", {29});
-  EXPECT_NE(OpenError().find("'predictor.bias' is F32 [29], but its description needs F32 [30]"),
-            std::string::npos);
+  EXPECT_NE(
+      OpenError().find("'predictor.bias' is F32 [29], but the model description needs F32 [30]"),
+      std::string::npos);
   WriteWith(spec, "transformer.norm.bias", {});
   EXPECT_NE(OpenError().find("needs the tensor 'transformer.norm.bias'"), std::string::npos);
   SafetensorsWriter().Write(path_);

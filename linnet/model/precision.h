@@ -4,10 +4,11 @@
 //     DType stored = StoredAs(spec, info.name, precision);  // I8 for matrices, BF16 for embeddings
 //   }
 //
-// An int8 matrix has one scale per output, a tensor NAME_scale [out] in F32, and may have one
-// factor per input, NAME_factor [in], a power of two: weight = value * scale * factor, with the
-// value in -127 .. 127. At inference the activations are multiplied by the factors before the
-// activations are rounded, which brings inputs of different magnitude to a similar scale.
+// An int8 matrix NAME [out, in] has one scale per output, in the tensor NAME_scale [out], and may
+// have one factor per input, a power of two, in NAME_factor [in]; both are F32. The weight of
+// output o and input i is value[o, i] * scale[o] * factor[i], with the value in -127 .. 127. At
+// inference the activations are first multiplied by the factors and then rounded; the factors bring
+// inputs of different magnitude to a similar scale.
 #ifndef LINNET_MODEL_PRECISION_H_
 #define LINNET_MODEL_PRECISION_H_
 
@@ -26,11 +27,11 @@ namespace linnet {
 bool IsMatrix(std::string_view tensor_name);
 
 // The type of a tensor in a file of that precision. Matrices are BF16 in bf16 files and I8 in int8
-// files. Embeddings, categorical predictors and frame projections are BF16 in both, but a tied
-// predictor is stored like other matrices, since it is most of a small text model. A logistics
-// predictor is small and stays F32: int8 would cost 0.09 bits/dim on the digits, where int8 in all
-// other matrices costs 0.003. All other tensors are F32, including a stem's first convolution,
-// which reads few bytes.
+// files. Embeddings, categorical predictors and frame projections are BF16 in files of either
+// precision. Exception: a tied predictor is stored like other matrices, since it is most of a small
+// text model. A logistics predictor is small and stays F32: in the digits model, an int8 predictor
+// would cost 0.09 bits/dim, while int8 in all other matrices together costs 0.003. All other
+// tensors are F32, including a stem's first convolution, which reads few bytes.
 DType StoredAs(const ModelSpec& spec, std::string_view tensor_name, Precision precision);
 // The precision of the predictor and of the frame projection in a file of precision `precision`.
 Precision PredictorPrecision(const ModelSpec& spec, Precision precision);

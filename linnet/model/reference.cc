@@ -58,7 +58,7 @@ std::string_view Unwrapped(std::string_view name) {
 }
 
 Named ByName(std::span<const Tensor> tensors, const std::string& path) {
-  // Together with a decoder, "encoder." is not an alias of "transformer.".
+  // In a model with a decoder, "encoder." is not an alias of "transformer.".
   const bool decoder = std::any_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) {
     return Unwrapped(tensor.name).starts_with("decoder.");
   });
@@ -248,8 +248,8 @@ class SpecReader {
             "the tensors do not determine the number of heads; give --heads, a divisor of ", keys,
             keys == values ? "" : StrCat(" and ", values));
     Require(choices_.heads > 0 && keys % choices_.heads == 0 && values % choices_.heads == 0,
-            choices_.heads, " heads cannot share ", keys, " queries and ", values,
-            " values; see --heads");
+            choices_.heads, " heads cannot share ", keys, " query columns and ", values,
+            " value columns equally; see --heads");
     MixerSpec& mixer = spec_.stack.mixer();
     mixer.heads = choices_.heads;
     mixer.query_dim = keys / mixer.heads;
@@ -338,7 +338,8 @@ class SpecReader {
     }
     Require(vocabulary == own || vocabulary == whole, "a vocabulary of ", vocabulary,
             " tokens, but --characters has ", own, ", or ", whole,
-            " with linnet's special tokens; each character of the file counts, a line's end too");
+            " with linnet's special tokens; every character of the file given with --characters "
+            "counts, including line ends");
     special_tokens_ = whole - vocabulary;
     spec_.input.vocabulary = spec_.head.classes = whole;
     spec_.part = text;

@@ -33,10 +33,11 @@ struct ReferenceChoices {
   // omega does not determine it.
   MixerSpec attention = {.lsh_buckets = 126, .lsh_variant = LshVariant::kSimple};
   bool norm_first = false;
-  int width = 0, height = 0, channels = 0;  // of images; 0: MNIST's or CIFAR-10's, by length
-  std::string task = {};                    // one of ReferenceTasks(); "": determined by the shapes
-  std::string characters = {};              // the text vocabulary, as in TextSpec; "": bytes
-  int context = 1024;                       // max_length of a model without a position table
+  // Sizes of images. If all are 0: those of MNIST or CIFAR-10, whichever fits the positions.
+  int width = 0, height = 0, channels = 0;
+  std::string task = {};        // one of ReferenceTasks(); "": determined by the shapes
+  std::string characters = {};  // the text vocabulary, as in TextSpec; "": bytes
+  int context = 1024;           // max_length of a model without a position table
 };
 
 // Tasks of importable models.
@@ -50,7 +51,8 @@ class ReferenceModel {
   const ModelSpec& spec() const { return spec_; }
   // A tensor of TensorTable(spec()), valid as long as this model and the imported tensors exist.
   std::span<const float> Tensor(const std::string& name) const { return tensors_.at(name); }
-  // Sets the distribution of the first byte, [vocabulary]; by default the file's, or else uniform.
+  // Sets the distribution of the first byte, [vocabulary]. The default is the file's distribution
+  // or, if the file has none, the uniform one.
   void SetFirstValue(std::vector<float> probability);
   // Whether the file has a first_value.probability, as a file written by linnet may.
   bool has_first_value() const { return has_first_value_; }
@@ -70,7 +72,7 @@ class ReferenceModel {
   std::map<std::string, std::vector<float>> own_;  // converted, truncated or created here
   std::map<std::string, std::span<const float>> tensors_;
   bool has_first_value_ = false;
-  int special_tokens_ = 0;   // rows inserted before the vocabulary's
+  int special_tokens_ = 0;   // number of rows inserted before the vocabulary's rows
   bool both_signs_ = false;  // each row of the file's omega is extended by its negative
 };
 

@@ -196,7 +196,8 @@ TEST(Reference, TextTaskFollowsFromTheVocabulary) {
     EXPECT_FALSE(model.adds_special_tokens());
     EXPECT_EQ(FromReference(Tensors(characters).list, "a.pth", letters).spec(), characters);
   }
-  ModelSpec beside = TinyText(kLetters);  // positions beside the embedding, as in the image model
+  // Positions have dimensions of their own beside the embedding's, as in the image model.
+  ModelSpec beside = TinyText(kLetters);
   beside.input.value_embedding = 8, beside.input.positions = Positions::kSequence;
   EXPECT_EQ(FromReference(Tensors(beside).list, "a.pth", letters).spec(), beside);
   Tensors other(beside);
@@ -437,7 +438,7 @@ TEST(Reference, ErrorsNameEveryFault) {
       tensors.Error({.width = 4, .height = 3}),
       "input: a.pth: the tensors do not determine the number of heads; give --heads, a divisor of "
       "6 and 15");
-  EXPECT_TRUE(Contains(tensors.Error({.heads = 2}), "2 heads cannot share 6 queries and 15"));
+  EXPECT_TRUE(Contains(tensors.Error({.heads = 2}), "2 heads cannot share 6 query columns and 15"));
   EXPECT_TRUE(Contains(tensors.Error({.heads = 3}), "give their --width and --height"));
   EXPECT_TRUE(Contains(tensors.Error({.heads = 3, .width = 4}), "give both"));
   ReferenceChoices choices = TinyChoices();

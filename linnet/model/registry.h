@@ -1,10 +1,11 @@
-// A registry of named rows: those of the library, and those that a program adds.
+// A registry of named rows: the library's own rows, and rows that a program adds.
 #ifndef LINNET_MODEL_REGISTRY_H_
 #define LINNET_MODEL_REGISTRY_H_
 
+#include <deque>
+#include <iterator>
 #include <mutex>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "linnet/error.h"
@@ -16,20 +17,24 @@ namespace linnet {
 template <typename Row>
 class Registry {
  public:
-  Registry(const char* what, std::vector<Row> rows) : what_(what), rows_(std::move(rows)) {}
+  Registry(const char* what, std::vector<Row> rows)
+      : what_(what),
+        rows_(std::make_move_iterator(rows.begin()), std::make_move_iterator(rows.end())) {}
 
   std::vector<Row> all() const {
     const std::lock_guard lock(mutex_);
-    return rows_;
+    return {rows_.begin(), rows_.end()};
   }
 
-  // For an unknown name, throws InputError with a list of the known names.
-  Row Find(const std::string& name) const {
-    std::string known;
-    for (const Row& row : all()) {
+  // The row stays where it is for the registry's life. For an unknown name, throws InputError with
+  // a list of the known names.
+  const Row& Find(const std::string& name) const {
+    const std::lock_guard lock(mutex_);
+    for (const Row& row : rows_) {
       if (name == row.name) return row;
-      known += StrCat(known.empty() ? "" : ", ", row.name);
     }
+    std::string known;
+    for (const Row& row : rows_) known += StrCat(known.empty() ? "" : ", ", row.name);
     throw InputError("unknown ", what_, " ", Quote(name), "; choose one of ", known);
   }
 
@@ -47,7 +52,7 @@ class Registry {
  private:
   const char* const what_;
   mutable std::mutex mutex_;
-  std::vector<Row> rows_;
+  std::deque<Row> rows_;  // never moves its elements
 };
 
 }  // namespace linnet

@@ -87,7 +87,7 @@ int RwkvModel::Size(const std::string& name, size_t axis) const {
   const std::vector<int64_t>& shape = Get(name).shape;
   if (shape.size() != 2 || shape[axis] < 1 || shape[axis] > 1 << 20) {
     throw InputError(path_, ": the tensor ", Quote(name), " is ", FormatShape(shape),
-                     "; it must have two axes of 1 to 2^20");
+                     "; it must have two axes of size 1 to 2^20");
   }
   return static_cast<int>(shape[axis]);
 }

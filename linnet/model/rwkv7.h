@@ -1,7 +1,8 @@
 // RWKV-7's time mixing as plain data, and the numbers that training and runtime share.
 //
 // For a position with input x, and head h, with K = query_dim and V = value_dim. A projection reads
-// x + (previous x - x) * shift, where its token shift is x_r, x_k, x_v, x_w, x_a or x_g:
+// x + (previous x - x) * shift, where its token shift is x_r, x_k, x_v, x_w, x_a or x_g. In this
+// order, where the later lines for v and k replace the projected values and keys:
 //
 //   r, k, v   receptance, key and value
 //   decay     -e^(-1/2) sigmoid(w0 + tanh(w1) w2), a logarithm, per key channel

@@ -37,11 +37,11 @@ class Rwkv7Oracle {
   static double Same(double x) { return x; }
 
   double Own(const std::string& name, size_t width, size_t i) const {
-    return head_.own.at(name)[head_.index * width + i];
+    return head_.own->at(name)[head_.index * width + i];
   }
   // This head's columns of the low-rank product act(name1) name2.
   Row LowRank(const std::string& name, size_t width, size_t t, double (*act)(double)) const {
-    const Row &x = head_.in.at(name + "1")[t], &weight = head_.own.at(name + "2");
+    const Row &x = head_.in.at(name + "1")[t], &weight = head_.own->at(name + "2");
     const size_t columns = weight.size() / x.size();
     Row y(width);
     for (size_t i = 0; i < width; ++i) {

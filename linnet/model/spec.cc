@@ -182,7 +182,8 @@ json Object(const ModelSpec& spec) {
   return object;
 }
 
-// Fields of a mixer that files leave out at their defaults, unless MixerInfo::options has them.
+// Fields of a mixer that files leave out if they have their default values, unless
+// MixerInfo::options lists them.
 constexpr const char* kOptions[] = {
     "features",   "similarity",  "lsh_rounds",        "lsh_buckets",
     "lsh_chunk",  "lsh_variant", "softmax_scale",     "window",
@@ -191,7 +192,7 @@ constexpr const char* kOptions[] = {
     "key_heads",  "decay_floor", "lower_bound",       "householders",
     "decay_rank", "rate_rank",   "value_rank",        "output_norm_eps"};
 
-// Removes fields at their default values that are not options of the mixer.
+// Removes fields that have their default values and are not options of the mixer.
 void DropUnused(const MixerSpec& mixer, json& object) {
   const json plain = Object(MixerSpec());
   const std::vector<std::string> own = FindMixer(mixer.kind).options;
@@ -201,7 +202,7 @@ void DropUnused(const MixerSpec& mixer, json& object) {
   }
 }
 
-// Removes fields at their default values that do not apply to the spec's task.
+// Removes fields that have their default values and do not apply to the spec's task.
 void DropUnused(const ModelSpec& spec, json& object) {
   const json plain = Object(ModelSpec());
   const auto drop = [&](std::initializer_list<const char*> names) {
@@ -243,8 +244,7 @@ void ReadStack(json& object, const std::string& where, StackSpec& stack) {
   if (!pattern->is_array() || pattern->empty() || pattern->size() > 1000) {
     throw InputError(where, ": '", kPattern, "' must be a list of 1 to 1000 layers");
   }
-  // Fields that a layer does not name come from the spec, except kOptions, which take their
-  // defaults.
+  // Fields that a layer does not name come from the spec. Exception: kOptions take their defaults.
   json common = Object(stack.pattern[0]);
   for (const char* name : kOptions) common.erase(name);
   stack.pattern.assign(pattern->size(), MixerSpec());
@@ -334,7 +334,8 @@ class Validator {
     }
   }
 
-  // If a layer reads an earlier layer's values, that layer must exist and have the same sizes.
+  // If a layer reads an earlier layer's values, the earlier layer must exist and have the same
+  // sizes.
   void CarriedValues() const {
     const MixerSpec* from = nullptr;
     for (size_t i = 0; i < static_cast<size_t>(spec_.stack.layers()); ++i) {
@@ -343,7 +344,8 @@ class Validator {
         if (projection.carries) from = &mixer;
         if (!projection.carried) continue;
         Require(from != nullptr, "layer ", i, " has value_rank ", mixer.value_rank,
-                " and no earlier layer's values to read; the first must have value_rank 0");
+                ", but no earlier layer has values to read; the first layer of this kind must "
+                "have value_rank 0");
         Require(from->heads == mixer.heads && from->value_dim == mixer.value_dim, "layer ", i,
                 " reads the values of a layer with other heads or another value_dim");
       }

@@ -66,20 +66,21 @@ bool SameMixer(const MixerSpec& a, const MixerSpec& b);
 //     with the tensors of each mixer (MixerTensors())
 //   value_embedding.weight [vocabulary, value_embedding], unless tied to predictor.weight
 //   pos_embedding.pe [1, max_length, PositionDims()], unless PositionDims() is 0
-//   above_embedding.weight [vocabulary + 1, value_embedding] if pixel_above; last row: no byte
-//     above
+//   above_embedding.weight [vocabulary + 1, value_embedding] if pixel_above; the last row is for
+//     bytes that have no byte above them
 //   images with a stem, for each color k (stem.h): stem.features.K.weight [channels, bytes of the
 //     window], stem.output.K.weight [d_model, features of the window], and their biases
 //   predictor.{weight,bias}; no bias unless head.bias
 //   embedding_norm, if input.norm
-//   RMS norms have no bias; a gated feed-forward block has linear1, gate and linear2 without
-//     biases, a shifted one shift [d_model], linear1 and linear2 without biases
+//   norms have weight and bias, RMS norms only weight; a gated feed-forward block has linear1, gate
+//     and linear2 without biases; a shifted one has shift [d_model], and linear1 and linear2
+//     without biases
 //   images: first_value.probability [vocabulary], the distribution of the first byte
 //   frames: input_projection.{weight,bias} [value_embedding, Inputs()] instead of the value
 //     embedding, and input_norm.{mean,deviation} [bands] for BandNorm::kCorpus
 //   layers with a convolution: convolution.weight [convolution, d_model],
 //     convolution.bias [d_model] and convolution_norm
-//   LSTM: PyTorch's names under "lstm."; the predictor reads 2 d_model
+//   LSTM: PyTorch's names under "lstm."; the predictor has 2 d_model inputs
 std::vector<TensorInfo> TensorTable(const ModelSpec& spec);
 
 // Whether a tensor is data, not a parameter (see ParameterCount).

@@ -15,19 +15,19 @@
 namespace linnet {
 
 // The window of byte n: pixels in raster order, up to the pixel of byte n, which is in the middle
-// of the last row. Its inputs are all bytes of these pixels before n or, with same_color, one byte
-// of each pixel: the byte with the color of n, n itself included.
+// of the last row. The inputs are the bytes of these pixels that come before n. With same_color,
+// the inputs are one byte of each pixel, the one with n's color, and n itself is included.
 struct StemWindow {
   int rows, columns;
   int width, colors;  // of the image
   bool same_color;
 
-  // Number of inputs of the convolution of color k: bytes, or with same_color bytes whose features
-  // it reads.
+  // Number of bytes that the convolution of color k reads or, with same_color, number of bytes
+  // whose features it reads.
   int Inputs(int k) const { return same_color ? Before() + 1 : Before() * colors + k; }
   // Number of pixels of the window before the pixel of byte n.
   int Before() const { return (rows - 1) * columns + columns / 2; }
-  // Number of bytes before byte n - 1 that a window may reach; with same_color, before byte n.
+  // How many bytes before byte n - 1 the window may begin. With same_color: before byte n.
   int Reach() const {
     const int pixels = (rows - 1) * width + columns / 2;
     return same_color ? pixels * colors : pixels * colors + colors - 2;

@@ -18,7 +18,7 @@ using nlohmann::json;
 constexpr int32_t kMostTokens = 1 << 20;
 constexpr const char* kEndNames[] = {"</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>"};
 
-// The pattern of words of GPT-2.
+// The regular expression of GPT-2's words.
 constexpr const char* kGpt2Words =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -254,7 +254,7 @@ class Tokenizer::Reader {
               " is a single_word, which is not supported");
       names_.emplace_back(added.id, added.text);
       if (added.normalized) added.text = to_.Normalized(added.text);
-      if (added.text.empty()) continue;  // it occurs in no text
+      if (added.text.empty()) continue;  // never found in a text
       to_.added_.push_back(std::move(added));
     }
     std::stable_sort(to_.added_.begin(), to_.added_.end(),
@@ -338,7 +338,7 @@ class Tokenizer::Reader {
     const bool old = Bool(step, "add_prefix_space", true);
     const std::string scheme = String(step, "prepend_scheme", old ? "always" : "never");
     Require(scheme == "always" || scheme == "first" || scheme == "never",
-            "a Metaspace with the prepend_scheme ", Quote(scheme));
+            "a Metaspace with the prepend_scheme ", Quote(scheme), " is not supported");
     return scheme;
   }
 
@@ -390,7 +390,7 @@ class Tokenizer::Reader {
     const std::string type = Type(step);
     if (type == "Strip") {
       Require(String(step, "content", "") == " " && Int(step, "stop", 0) == 0,
-              "a Strip of anything but spaces at the beginning");
+              "a Strip of anything but spaces at the beginning is not supported");
       to_.strip_ = static_cast<size_t>(std::max(0, Int(step, "start", 0)));
       return;
     }
@@ -399,7 +399,8 @@ class Tokenizer::Reader {
       decoders_.emplace_back(FromByteLevel);
     } else if (type == "Replace") {
       const json pattern = Part(step, "pattern");
-      Require(pattern.is_object() && pattern.contains("String"), "a decoder's Replace of a Regex");
+      Require(pattern.is_object() && pattern.contains("String"),
+              "a decoder's Replace of a Regex is not supported");
       const std::string from = String(pattern, "String", "");
       Require(!from.empty(), "a pattern is empty");
       decoders_.emplace_back([from, to = String(step, "content", "")](const std::string& name) {

@@ -8,7 +8,8 @@
 // Supported: models of type BPE; the normalizers NFC, Prepend, Replace and Sequence; the
 // pre-tokenizers ByteLevel, Split, Digits, Metaspace and Sequence; the decoders ByteLevel, Replace,
 // ByteFallback, Fuse, Strip, Metaspace and Sequence; templates that put tokens before a text.
-// Everything else is refused by name. Padding and truncation are ignored.
+// For any other part, the constructor throws an error that names the part. Padding and truncation
+// are ignored.
 #ifndef LINNET_MODEL_TOKENIZER_H_
 #define LINNET_MODEL_TOKENIZER_H_
 
@@ -46,8 +47,8 @@ class Tokenizer {
   // The special token with that text.
   std::optional<int32_t> Special(const std::string& text) const;
 
-  // The tokens of a text, without begin(). Where the text spells out an added token, such as
-  // "</s>", it becomes that token. Throws InputError on invalid UTF-8.
+  // The tokens of a text, without begin(). Where the text contains the spelling of an added token,
+  // such as "</s>", this token results. Throws InputError on invalid UTF-8.
   std::vector<int32_t> Encode(std::string_view text) const;
   // Special tokens and numbers outside the vocabulary decode to nothing.
   std::string Decode(std::span<const int32_t> tokens) const;
@@ -85,12 +86,12 @@ class Tokenizer {
 
   std::unique_ptr<BytePairs> pairs_;
   std::vector<AddedToken> added_;         // longest first
-  std::array<bool, 256> begins_[2] = {};  // [normalized][byte]: whether it begins an added token
+  std::array<bool, 256> begins_[2] = {};  // [normalized][byte]: byte begins an added token
   std::vector<std::function<std::string(std::string)>> normalizers_;
   std::vector<std::function<Words(Words)>> splitters_;
   std::vector<int32_t> begin_;
   std::optional<int32_t> end_;
-  size_t strip_ = 0;  // spaces that are removed from the beginning of a decoded text
+  size_t strip_ = 0;  // number of spaces removed from the beginning of a decoded text
   std::vector<std::string> pieces_, names_;
 };
 

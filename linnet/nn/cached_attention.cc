@@ -14,9 +14,9 @@ using torch::Tensor;
 
 constexpr int64_t kFirstCapacity = 64;
 
-// The keys (0) or values (1) of a state, [N, S, H, D or M]. If the cache does not require gradients
-// but the caller may record an autograd graph, returns an alias with a version counter and use
-// count of its own: the graph may save the alias, and Append() still writes later rows into the
+// The keys (which = 0) or values (which = 1) in a state: [N, S, H, D or M]. If autograd is
+// recording but the cache requires no gradient, returns an alias with its own version counter and
+// use count. Autograd can save this alias while Append() goes on writing later rows into the same
 // memory.
 Tensor Seen(const MixerState& state, size_t which) {
   const Tensor& cache = state.tensors[which];
@@ -37,8 +37,8 @@ void Append(const Tensor& x, MixerState& state, size_t which) {
     cache = length > 0 ? torch::cat({cache.narrow(2, 0, length), x}, 2) : x.clone();
     return;
   }
-  // The cache is written in place only if it has room and no other state holds it; a fork that
-  // continues gets its own copy.
+  // Writes in place only if the cache has room and no copy of this state shares it. Otherwise
+  // copies the cache first.
   const bool room = cache.defined() && cache.size(2) >= needed && !cache.requires_grad() &&
                     (!cache.is_inference() || c10::InferenceMode::is_enabled());
   if (!room || cache.use_count() > 1) {
@@ -79,7 +79,7 @@ void CachedAttention::Remember(const Tensor& k, const Tensor& v, const Tensor& l
 Tensor CachedAttention::Recall(const Tensor& q, const MixerState& state) {
   if (state.empty()) throw InputError("attention has nothing to recall: its state is empty");
   CheckRecurrent(kind_, query_dim_, q.unsqueeze(1), {}, {}, {}, state.tensors[1], readers_);
-  Tensor hidden;  // passing lengths instead would copy the keys
+  Tensor hidden;  // a mask, because the plain form copies the keys if it gets lengths
   if (state.lengths.defined()) {
     hidden = Below(state.lengths, state.length).logical_not().view({q.size(0), 1, 1, -1});
   }

@@ -9,7 +9,7 @@
 namespace linnet::nn {
 
 // Implements the recurrent forms over a cache of keys and values; subclasses implement Attend().
-// readers: the number of consecutive heads of queries that share one head of keys and values.
+// readers: the number of consecutive query heads that share one key-value head.
 class CachedAttention : public MixerImpl {
  public:
   CachedAttention(const char* kind, int64_t query_dim, int64_t readers = 1)
@@ -36,7 +36,7 @@ class CachedAttention : public MixerImpl {
   // extended.
   void Check(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
              const torch::Tensor& lengths, const MixerState& state) const;
-  // Appends k and v, which must have been checked, to the state, then attends to all keys in it.
+  // Appends k and v to the state, then attends to all keys in the state. Call Check() first.
   torch::Tensor Continue(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                          MixerState& state) const;
 

@@ -68,8 +68,8 @@ class TransformerDecoderImpl : public torch::nn::Module {
 };
 TORCH_MODULE(TransformerDecoder);
 
-// The state of a decoder: per layer, one state of the sequence (self) and one of the memory
-// (cross). It is a value: copying it forks the sequence.
+// The state of a decoder: for each layer, the state of its self attention (self) and of its
+// attention over the memory (cross). A copy is independent and continues the sequence on its own.
 struct DecoderState {
   RecurrentState self, cross;
 };

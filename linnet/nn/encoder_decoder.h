@@ -1,6 +1,6 @@
-// The whole network of a ModelSpec with encoder_decoder(), over pairs of lines of text: a
-// bidirectional encoder reads the first line, and a decoder that attends to the encoder's outputs
-// predicts the second line.
+// The whole network of a ModelSpec whose encoder_decoder() is true. It reads pairs of lines of
+// text: a bidirectional encoder reads the first line, and a decoder that attends to the encoder's
+// outputs predicts the second line.
 //
 //   EncoderDecoder model(spec);
 //   // [N, S], [N], [N, L] -> [N, L, classes]
@@ -27,7 +27,8 @@ class EncoderDecoderImpl : public Network {
   explicit EncoderDecoderImpl(const ModelSpec& spec, const TrainingOptions& options = {});
 
   // first: int64 [N, S]; only the first lengths[n] tokens of sequence n count. lengths: int64 [N].
-  // second: int64 [N, L], the token before each target. Returns the head's outputs [N, L, classes].
+  // second: int64 [N, L]; second[n, t] is the token before the one that position t predicts.
+  // Returns the head's outputs [N, L, classes].
   torch::Tensor forward(const torch::Tensor& first, const torch::Tensor& lengths,
                         const torch::Tensor& second);
   // The head's outputs at selected positions only: int64 rows [R] -> [R, classes]. Row n L + t is

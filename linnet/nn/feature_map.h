@@ -3,7 +3,7 @@
 //   FeatureMap map = MakeFeatureMap({.feature_map = "favor", .features = 64}, /*query_dim=*/32);
 //   torch::Tensor phi_q = map->Queries(q), phi_k = map->Keys(k);      // [..., D] -> [..., F]
 //   torch::Tensor out = map->Divide(phi_q_s, phi_q_z, z, eps);        // eq. 12
-//   RedrawFeatures(*model);                                           // every random map in it
+//   RedrawFeatures(*model);                                           // all random maps of a model
 //
 // To add a map: write feature_map_NAME.cc, which defines NAMEFeatureMapKind(); declare that
 // function below; and add a line to feature_map.cc and a row to model/feature_map.cc. From outside
@@ -32,13 +32,14 @@ class FeatureMapImpl : public torch::nn::Module {
   // which cancels in the normalization.
   virtual torch::Tensor Queries(const torch::Tensor& q) const { return Keys(q); }
 
-  // Lower bound of the denominator, as a fraction of |z|, for maps whose phi(q) . z can be zero or
-  // negative although the estimated similarity is positive. Without a value, as for maps with
-  // phi >= 0, Divide() adds eps instead.
+  // A lower bound of the denominator phi(q) . z, as a fraction of |z|, where z is the sum of the
+  // keys' features. A map has one if its estimates of a positive similarity can be zero or
+  // negative. A map with phi >= 0 returns nullopt, and Divide() adds eps to the denominator
+  // instead.
   virtual std::optional<double> floor() const { return std::nullopt; }
   // Returns numerator / max(denominator, floor() |z|) or, without a floor(), numerator /
-  // (denominator + eps); 0 if the sums are over no keys. denominator [..., 1]; z [..., F], the sum
-  // of the keys' features, is used only with a floor().
+  // (denominator + eps). Returns 0 if there are no keys. denominator [..., 1]; z [..., F] is used
+  // only with a floor().
   torch::Tensor Divide(const torch::Tensor& numerator, const torch::Tensor& denominator,
                        const torch::Tensor& z, double eps) const;
 
@@ -52,8 +53,9 @@ using FeatureMap = std::shared_ptr<FeatureMapImpl>;
 // Throws InputError unless x is [..., query_dim].
 void CheckFeatureInput(const torch::Tensor& x, int64_t query_dim);
 
-// A map with a random matrix omega [D, columns], normally distributed: a buffer of that name, saved
-// with the model. Each block of D columns is orthogonal, which lowers the variance of estimates.
+// A map with a normally distributed random matrix omega [D, columns], which is the buffer "omega"
+// and is saved with the model. Each block of D columns is orthogonal, which lowers the variance of
+// the estimates.
 class RandomFeatureMapImpl : public FeatureMapImpl {
  public:
   RandomFeatureMapImpl(int64_t query_dim, int64_t columns);

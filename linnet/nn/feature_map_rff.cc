@@ -3,13 +3,13 @@
 //   phi(x) = sqrt(2 / F) (cos(y omega), sin(y omega)),   y = x / D^(1/4)
 //   E[phi(q) . phi(k)] = exp(-|q - k|^2 / (2 sqrt(D)))
 //
-// The estimate can be negative, and so can the denominator phi(q) . z. The lower bound of the
-// denominator is its standard deviation over draws of omega for a query far from all keys,
-// |z| / sqrt(F). (The denominator is a sum over F / 2 columns of omega; each term is the product of
-// z's two components for that column with a vector of length sqrt(2 / F) and random direction.) The
-// numerator is the same sum weighted by the values: its standard deviation is about |z| / sqrt(F)
-// times the magnitude of the values. Hence the output of such a query has a random sign and about
-// the magnitude of the values, for any number of keys.
+// The estimate can be negative, and so can the denominator phi(q) . z. For a query far from all
+// keys, the standard deviation of the denominator over draws of omega is |z| / sqrt(F), which
+// serves as the denominator's lower bound. (The denominator is a sum over F / 2 columns of omega;
+// each term is the product of z's two components for that column with a vector of length
+// sqrt(2 / F) and random direction.) The numerator is the same sum weighted by the values: its
+// standard deviation is about |z| / sqrt(F) times the magnitude of the values. Hence the output for
+// such a query has a random sign and about the magnitude of the values, for any number of keys.
 #include <torch/types.h>
 
 #include <cmath>

@@ -1,4 +1,5 @@
-// Gated recurrences with extreme and invalid inputs. The conformance tests check their outputs.
+// Gated recurrences with extreme and invalid inputs. mixer_conformance_test.cc tests the values of
+// their outputs.
 #include <gtest/gtest.h>
 
 #include <functional>

@@ -132,10 +132,11 @@ class LayersOracle {
       if (info.carries) carried_ = in.back();
     }
     const auto omega = weights_.find(name + "inner_attention.feature_map.omega");
-    std::map<std::string, Row> own;  // the attention's tensors, row-major, without prefix `name`
+    // The attention's tensors, row-major, without prefix `name`.
+    auto own = std::make_shared<std::map<std::string, Row>>();
     for (const auto& [tensor, rows] : weights_) {
       if (!tensor.starts_with(name)) continue;
-      Row& flat = own[tensor.substr(name.size())];
+      Row& flat = (*own)[tensor.substr(name.size())];
       for (const Row& row : rows) flat.insert(flat.end(), row.begin(), row.end());
     }
     std::vector<Head> heads;
@@ -461,8 +462,7 @@ TEST_P(RecurrentLayers, PiecesAndStepsMatchTheOracle) {
     if (info().causal) {
       whole = Gradients((built.batch->forward(x, Mask{.causal = true}) * weights).sum(), inputs);
     }
-    for (const std::vector<int64_t>& cuts :
-         {std::vector<int64_t>{17}, {1, 16}, {16, 1}, {3, 1, 2, 11}}) {
+    for (const std::vector<int64_t>& cuts : {std::vector<int64_t>{17}, {16, 1}, {3, 1, 2, 11}}) {
       RecurrentState state, copy;
       std::vector<Tensor> out;
       int64_t begin = 0;

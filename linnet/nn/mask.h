@@ -27,12 +27,12 @@ struct Mask {
   torch::Tensor allowed = {};
 };
 
-// Checks a mixer's arguments: q [N, L, H, D], k [N, S, G, D] and v [N, S, G, M], with all sizes but
-// N at least 1 and H = readers G, because `readers` consecutive heads share keys and values. Throws
-// InputError, naming the kind, if their shapes, types or devices do not fit, if D is not query_dim
-// (0: any), on a causal mask with S != L, on lengths out of range, and on a defined `allowed`
-// unless `quadratic`. The values of lengths on a GPU are not checked: they act as if clamped to
-// their range.
+// Checks a mixer's arguments: q [N, L, H, D], k [N, S, G, D] and v [N, S, G, M]. All sizes but N
+// must be at least 1. H must be readers * G, because `readers` consecutive query heads share one
+// key-value head. Throws InputError, naming the kind, if shapes, types or devices do not fit, if D
+// is not query_dim (0: any D fits), if a causal mask has S != L, if lengths are out of range, or if
+// mask.allowed is defined although `quadratic` is false. Does not check the values of lengths on a
+// GPU, which act as if clamped to their range.
 void CheckAttention(const char* kind, const torch::Tensor& q, const torch::Tensor& k,
                     const torch::Tensor& v, const Mask& mask, bool quadratic, int64_t query_dim = 0,
                     int64_t readers = 1);
@@ -64,7 +64,8 @@ torch::Tensor Below(const torch::Tensor& lengths, int64_t length);
 // out [N, L, H, M] with zeros behind mask.query_lengths.
 torch::Tensor DropQueries(const torch::Tensor& out, const Mask& mask);
 
-// numerator [..., M] / denominator [..., 1]; where the denominator is 0, 0 without a gradient.
+// numerator [..., M] / denominator [..., 1]. Where the denominator is 0, the result is 0 and passes
+// no gradient back.
 torch::Tensor DivideOrZero(const torch::Tensor& numerator, const torch::Tensor& denominator);
 
 }  // namespace linnet::nn

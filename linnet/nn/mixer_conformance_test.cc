@@ -10,6 +10,7 @@
 #include <cmath>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "linnet/nn/decoder.h"
 #include "linnet/nn/mixer.h"
 #include "linnet/nn/test_oracle.h"
+#include "linnet/nn/test_slopes.h"
 #include "linnet/nn/test_util.h"
 
 namespace linnet::nn {
@@ -51,7 +53,8 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     Mixer mixer = MakeMixer(Spec());
     mixer->to(type);
     mixer->eval();
-    omega_ = OmegaOf(*mixer), own_ = ParametersOf(*mixer);
+    omega_ = OmegaOf(*mixer);
+    own_ = std::make_shared<const std::map<std::string, Row>>(ParametersOf(*mixer));
     return mixer;
   }
   // Random inputs, the same for every type. Queries and keys are small, so that few similarities
@@ -156,6 +159,7 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
                     const std::vector<Tensor>& gradients, double tolerance) const {
     double scale = 1;
     for (const Tensor& gradient : gradients) scale = std::max(scale, Largest(gradient));
+    std::map<std::pair<int64_t, int64_t>, OracleLoss> losses;  // by sequence and set of heads
     for (size_t which = 0; which < in.size(); ++which) {
       const Tensor got = gradients[which].to(torch::kFloat64).contiguous();
       const int64_t length = got.size(1), dim = got.size(-1);
@@ -166,8 +170,14 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
         const int64_t n = i / (dim * heads * length);
         double slope = 0;
         for (int64_t own = h * readers; own < (h + 1) * readers; ++own) {
-          slope += Slope(HeadsWith(in, mask, n, own), static_cast<size_t>(own), which,
-                         static_cast<size_t>(t), static_cast<size_t>(d), weights[n]);
+          const std::pair<int64_t, int64_t> set(n, own / NormHeads(Spec()));
+          auto loss = losses.find(set);
+          if (loss == losses.end()) {
+            const OracleLoss fresh(*Case().oracle, Spec(), HeadsWith(in, mask, n, own), weights[n]);
+            loss = losses.emplace(set, fresh).first;
+          }
+          slope += loss->second.Slope(static_cast<size_t>(own), which, static_cast<size_t>(t),
+                                      static_cast<size_t>(d));
         }
         ASSERT_NEAR(got.data_ptr<double>()[i], slope, tolerance * scale)
             << "input " << which << " of sequence " << n << ", position " << t << ", head " << h
@@ -175,39 +185,9 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
       }
     }
   }
-  // The slope of one sequence's loss, summed over `heads`, in element d at position t of an input.
-  double Slope(std::vector<Head> heads, size_t own, size_t which, size_t t, size_t d,
-               const Tensor& weights) const {
-    Head& head = heads[own - heads[0].index];
-    Rows& rows = which == 0   ? head.q
-                 : which == 1 ? head.k
-                 : which == 2 ? head.v
-                              : head.more[which - 3];
-    if (t >= rows.size() || head.k.empty()) return 0;
-    std::vector<Rows> weight;
-    for (const Head& each : heads) {
-      weight.push_back(RowsOf(weights.unsqueeze(0), 0, static_cast<int64_t>(each.index),
-                              static_cast<int64_t>(each.q.size())));
-    }
-    const double before = rows[t][d];
-    constexpr double kStep = 1e-5;
-    double slope = 0;
-    // A fourth-order difference, because a norm of small outputs is strongly curved.
-    for (const auto& [steps, factor] :
-         {std::pair<double, double>{1, 8}, {-1, -8}, {2, -1}, {-2, 1}}) {
-      rows[t][d] = before + steps * kStep;
-      const std::vector<Rows> outs = OutsOf(*Case().oracle, Spec(), heads);
-      for (size_t h = 0; h < outs.size(); ++h) {
-        for (size_t r = 0; r < outs[h].size(); ++r) {
-          slope += factor * Dot(outs[h][r], weight[h][r]) / (12 * kStep);
-        }
-      }
-    }
-    return slope;
-  }
 
   Rows omega_;
-  std::map<std::string, Row> own_;
+  std::shared_ptr<const std::map<std::string, Row>> own_;
 };
 class RecurrentConformance : public Conformance {};
 class NotRecurrentConformance : public Conformance {};
@@ -330,7 +310,8 @@ TEST_P(Conformance, SequencesDoNotDependOnTheBatch) {
   for (const Rounding& rounding : kRoundings) {
     const Mixer mixer = Make(rounding.type);
     for (const bool causal : CausalMasks()) {
-      for (const float padding : {NAN, INFINITY, 3e38f}) {
+      // 3e38 overflows in fp32 alone.
+      for (const float padding : {NAN, rounding.type == torch::kFloat64 ? INFINITY : 3e38f}) {
         SCOPED_TRACE(StrCat(rounding.type, ", causal ", causal, ", padding ", padding));
         Inputs in = Draw(batch, 33, 33, rounding.type);
         for (Tensor& x : in) {
@@ -424,7 +405,8 @@ TEST_P(RecurrentConformance, PiecesAndStepsMatchTheOracle) {
         EXPECT_LT(RelativeOff(InPieces(*mixer, in, cuts, state), want), rounding.off)
             << cuts.size() << " pieces";
       }
-      MixerState state;
+      if (length > 3 && length < kRaggedLengths[std::size(kRaggedLengths) - 1]) continue;
+      MixerState state;  // the steps of the longest sequence include those of the others
       EXPECT_LT(RelativeOff(InSteps(*mixer, in, length, state), want), rounding.off) << "steps";
       if (!Recalls()) continue;
       EXPECT_LT(RelativeOff(mixer->Recall(in[0].select(1, length - 1), state),

@@ -24,8 +24,8 @@ Tensor InitialHgrn(const TensorInfo& info) {
   return x.uniform_(-bound, bound);
 }
 
-// The first two inputs have value_dim columns, but RecurrenceImpl checks them as queries and keys,
-// with query_dim columns.
+// Sets query_dim to value_dim: the first two inputs have value_dim columns, but RecurrenceImpl
+// expects query_dim columns there, as in queries and keys.
 MixerSpec WithQueries(MixerSpec spec) {
   spec.query_dim = spec.value_dim;
   return spec;
@@ -50,7 +50,7 @@ class HgrnMixerImpl : public RecurrenceImpl {
                               state != nullptr ? &past : nullptr);
     }
     const std::vector<Tensor> parts = both.chunk(2, 2);
-    // rest = 1 - e^g, without a subtraction that would cancel.
+    // rest = 1 - e^g, computed without that subtraction, which would lose digits to cancellation.
     Tensor g = torch::log_sigmoid(parts[1]), rest = torch::sigmoid(-parts[1]);
     if (form_.bounded) {
       const Tensor bound = Own("lower_bound");

@@ -62,7 +62,8 @@ class KernelAttentionImpl : public CachedAttention {
   Tensor Similarities(const Tensor& q, const Tensor& k, const Tensor& hidden) const {
     const double root = std::sqrt(static_cast<double>(query_dim()));
     if (similarity_ == Similarity::kRbf) {
-      // Squares the differences: |q|^2 + |k|^2 - 2 q . k cancels badly if q and k are long.
+      // Squares the differences, because |q|^2 + |k|^2 - 2 q . k cancels badly if q and k are
+      // large.
       const auto wide = [](const Tensor& x) {  // libtorch's cdist takes only fp32 and double
         return x.scalar_type() == torch::kFloat64 ? x : x.to(torch::kFloat32);
       };
@@ -72,7 +73,7 @@ class KernelAttentionImpl : public CachedAttention {
           .to(q.scalar_type());
     }
     const double scale =
-        1 / std::sqrt(root);  // on both factors, so that half precision overflows later
+        1 / std::sqrt(root);  // for q and k separately, so that half precision overflows later
     const Tensor products = torch::matmul(q * scale, (k * scale).transpose(2, 3));
     if (similarity_ == Similarity::kPolynomial2) return (products + 1).square();
     // exp(q . k) may overflow, so each query's similarities are divided by the largest of them.

@@ -1,7 +1,6 @@
 // LSH attention (Reformer): a query attends only to keys that hashing places near it; see
-// ops/lsh_attention.h.
-// While training, every forward pass draws new hash planes from libtorch's default generator. In
-// evaluation the planes are fixed, so that outputs are reproducible.
+// ops/lsh_attention.h. While training, every forward pass draws new hash planes from libtorch's
+// default generator. In evaluation the planes are fixed, so that outputs are reproducible.
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -26,13 +25,13 @@ class ReformerAttentionImpl : public MixerImpl {
         simple_(spec.lsh_variant == LshVariant::kSimple),
         options_{.buckets = spec.lsh_buckets, .chunk = spec.lsh_chunk} {}
 
-  // The keys are the normalized queries: of k, only shape, type and device are checked.
+  // The keys are the normalized queries. k is ignored, but its shape, type and device are checked.
   Tensor forward(const Tensor& q_in, const Tensor& k, const Tensor& v_in,
                  const Mask& mask) override {
     CheckAttention("reformer", q_in, k, v_in, mask, /*quadratic=*/false, query_dim_);
     if (q_in.size(1) != k.size(1)) {
-      throw InputError("attention 'reformer' uses its queries as keys and needs as many of both; ",
-                       "got ", q_in.size(1), " and ", k.size(1));
+      throw InputError("attention 'reformer' uses its queries as keys and needs as many keys as ",
+                       "queries; got ", q_in.size(1), " queries and ", k.size(1), " keys");
     }
     // Zeros queries behind lengths, not query_lengths: queries behind query_lengths can be keys.
     const Tensor q = Scaled(DropBehind(q_in, mask.lengths)), v = DropBehind(v_in, mask.lengths);

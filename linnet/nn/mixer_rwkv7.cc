@@ -15,8 +15,8 @@ namespace {
 
 using torch::Tensor;
 
-// w0 makes the decays fall from e^(-0.002) in the first head's first key channel to e^(-0.4) in the
-// last head's last one.
+// w0 makes the decays fall from e^(-0.002) in the first key channel of the first head to e^(-0.4)
+// in the last key channel of the last head.
 Tensor InitialRwkv7(const TensorInfo& info) {
   const Tensor x = torch::empty(info.shape);
   if (info.name == "w0") return torch::linspace(-6, 0.5, info.shape[0]);

@@ -227,7 +227,7 @@ TEST(FullAttention, TheCacheIsWrittenInPlace) {
   EXPECT_EQ(state.length, 50);
 }
 
-// The cache is not copied if only queries need gradients, and the gradients equal the whole form's.
+// If only queries need gradients, the cache is not copied. The gradients equal those of forward().
 TEST(FullAttention, GradientsOfQueriesDoNotMoveTheCache) {
   const Mixer attention = MakeMixer({.kind = "full"}, {2, 4, 5});
   const Tensor q = Normal({1, 9, 2, 4}).requires_grad_();
@@ -248,7 +248,7 @@ TEST(FullAttention, GradientsOfQueriesDoNotMoveTheCache) {
   EXPECT_LT(RelativeOff(q.grad(), want), 1e-12);
 }
 
-// Tensors made in inference mode must not be written outside of it.
+// Tensors made in inference mode must not be written outside inference mode.
 TEST(FullAttention, ContinuesAfterInferenceMode) {
   const Mixer attention = MakeMixer({.kind = "full"}, {2, 4, 5});
   const Tensor x = Normal({1, 6, 2, 4}), v = Normal({1, 6, 2, 5});

@@ -135,7 +135,8 @@ std::optional<SpecDifference> NetworkDifference(const ModelSpec& a, const ModelS
 std::vector<std::string> CopyWeights(const std::string& path, Network& network) {
   const Checkpoint checkpoint = Checkpoint::Open(path);
   const ModelSpec &here = network.spec(), &there = checkpoint.spec();
-  // Comparing shapes is not enough: heads, activation and order of the norms do not change shapes.
+  // Comparing shapes is not enough: the number of heads, the activation and the order of norms do
+  // not change shapes.
   if (const auto difference = NetworkDifference(there, here)) {
     throw InputError(path, ": its network differs from the model's: ", difference->field, " is ",
                      difference->a, " in the file and ", difference->b,
@@ -148,8 +149,8 @@ std::vector<std::string> CopyWeights(const std::string& path, Network& network) 
              FactorName(info.name) == tensor.name;
     });
     if (!known && !IsBuffer(tensor.name)) {
-      throw InputError(path, ": its network differs from the model's: it has an additional tensor ",
-                       Quote(tensor.name));
+      throw InputError(path, ": its network differs from the model's: the file has an additional ",
+                       "tensor ", Quote(tensor.name));
     }
   }
   const auto row_bytes = [](const ModelSpec& spec) {

@@ -1,4 +1,5 @@
-// The common base of all networks of a ModelSpec, with saving, loading and copying of weights.
+// Network, the base class of the networks that a ModelSpec describes, and functions that make, save
+// and load networks and copy their weights.
 //
 //   std::shared_ptr<Network> network = MakeNetwork(spec);     // for example a SequenceModel
 //   SaveModel("digits.safetensors", *network, training_json);
@@ -20,7 +21,7 @@
 
 namespace linnet::nn {
 
-// Settings of a network for training, which are not in its spec.
+// Settings for training. A network's spec does not contain them.
 struct TrainingOptions {
   double dropout = 0;
   // "fp32", or "bf16" for the matrix products of the layers and of a head with 1,024 classes or
@@ -36,7 +37,7 @@ class Network : public torch::nn::Module {
   explicit Network(const ModelSpec& spec);
 
   const ModelSpec& spec() const { return spec_; }
-  torch::Device device() const;  // of the weights; inputs must be on it too
+  torch::Device device() const;  // the device of the weights; inputs must be there too
 
  private:
   ModelSpec spec_;
@@ -64,8 +65,8 @@ class PositionalEmbeddingImpl : public torch::nn::Module {
 };
 TORCH_MODULE(PositionalEmbedding);
 
-// Makes a SpeechModel if the spec reads frames, an EncoderDecoder if it has encoder_decoder(), and
-// a SequenceModel otherwise.
+// Makes a SpeechModel if spec.ReadsFrames(), an EncoderDecoder if spec.encoder_decoder(), and a
+// SequenceModel otherwise.
 std::shared_ptr<Network> MakeNetwork(const ModelSpec& spec, const TrainingOptions& options = {});
 
 // Writes a checkpoint (model/checkpoint.h). `training` is JSON that describes the training data, or
@@ -74,16 +75,16 @@ void SaveModel(const std::string& path, const Network& network, const std::strin
 // Makes the network of a checkpoint, with its weights.
 std::shared_ptr<Network> LoadNetwork(const std::string& path);
 
-// The first field in which two specs differ so that the network of `b` cannot take the weights of
-// the network of `a`; nullopt if it can. Ignores the mixers (except the number of heads and their
-// dimensions), max_length and the image size.
+// The first difference of the specs that keeps the network of `b` from using the weights of the
+// network of `a`; nullopt if there is none. Ignores the mixers (except the number of heads and
+// their dimensions), max_length and the image size.
 std::optional<SpecDifference> NetworkDifference(const ModelSpec& a, const ModelSpec& b);
 
 // Copies the weights of a checkpoint to the network, whose spec may differ where
 // NetworkDifference() allows it, for example in the mixer. Returns the names of the network's
-// buffers (random features, position table) that are not copied because the checkpoint's do not
-// fit. Throws InputError, with the network unchanged, if the networks differ (the message names the
-// field) or a weight is not finite.
+// buffers (random features, position table) that are not copied because the buffers in the
+// checkpoint do not fit. Throws InputError, with the network unchanged, if the networks differ (the
+// message names the field) or a weight is not finite.
 std::vector<std::string> CopyWeights(const std::string& path, Network& network);
 
 // The network's parameters and buffers by their names in a checkpoint.

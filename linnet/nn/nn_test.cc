@@ -53,7 +53,7 @@ TEST(EncoderDecoder, RefusesInvalidArguments) {
   std::filesystem::remove(path);
 }
 
-// Weights of softmax attention run with linear attention.
+// A network with linear attention can use the weights of a network with softmax attention.
 TEST(SequenceModel, WeightsLoadIntoAnotherMixer) {
   const std::string path = TemporaryPath("weights");
   SequenceModel full(SmallImages("full"));
@@ -69,7 +69,7 @@ TEST(SequenceModel, WeightsLoadIntoAnotherMixer) {
   const Tensor tokens = torch::randint(256, {2, 23}, torch::kInt64);
   EXPECT_LT(Off(linear->forward(tokens), full->forward(tokens)), 0.05);
 
-  // With another length, the model keeps its own table of positions and takes the rest.
+  // With another length, the model keeps its own table of positions and copies everything else.
   spec = SmallImages("full");
   spec.image()->height = 2, spec.input.max_length = 11;
   SequenceModel shorter(spec);
@@ -77,7 +77,7 @@ TEST(SequenceModel, WeightsLoadIntoAnotherMixer) {
   EXPECT_EQ(
       Off(ModelTensors(*shorter)["predictor.weight"], ModelTensors(*full)["predictor.weight"]), 0);
 
-  // Errors also name differences that do not show in shapes, and no weight changes.
+  // Errors name the field that differs, even if the shapes are equal. No weight changes.
   const auto refuses = [&](const std::string& field, const auto& change) {
     ModelSpec changed = SmallImages("full");
     change(changed);
@@ -121,7 +121,7 @@ TEST(SequenceModel, WeightsLoadIntoAnotherMixer) {
   std::filesystem::remove(path);
 }
 
-// Layers of a pattern may differ in kind and sizes; the network is recurrent if all of them are.
+// Layers of a pattern may differ in kind and sizes; the network is recurrent if all its layers are.
 TEST(SequenceModel, LayersMayDiffer) {
   const std::string path = TemporaryPath("pattern");
   torch::manual_seed(13);
@@ -194,14 +194,14 @@ TEST(SequenceModel, DropoutActsInTrainingOnly) {
   EXPECT_EQ(Off(model->forward(tokens), model->forward(tokens)), 0);
 }
 
-// Recompute() runs its body once in the forward and once in the backward pass, with the same random
-// numbers, and gives the same gradients as the body alone.
 TEST(Mask, EmptyBatchesMayHaveLengths) {
   const Tensor none = torch::zeros({0, 3, 2, 4});
   const Mask mask{.query_lengths = torch::zeros({0}, torch::kInt64)};
   EXPECT_EQ(DropQueries(none, mask).sizes(), none.sizes());
 }
 
+// Recompute() runs its body once in the forward and once in the backward pass, with the same random
+// numbers, and gives the same gradients as the body alone.
 TEST(Recompute, RunsItsBodyTwice) {
   torch::manual_seed(9);
   const Tensor x = torch::randn({5, 4}).requires_grad_(), w = torch::randn({4, 4}).requires_grad_();
@@ -225,7 +225,7 @@ TEST(Recompute, RunsItsBodyTwice) {
   EXPECT_EQ(Off(w.grad(), want_w), 0);
 }
 
-// Parameters get gradients even if no input needs them; backward() also works if no tensor does.
+// Parameters get gradients even if no input requires one. backward() works even if no tensor does.
 TEST(Recompute, ParametersGetGradients) {
   const Tensor x = torch::randn({5, 4}), w = torch::randn({4, 4}).requires_grad_();
   const auto body = [&](const std::vector<Tensor>& in) { return torch::matmul(in[0], w); };
@@ -241,9 +241,9 @@ TEST(Recompute, ParametersGetGradients) {
       .backward();
 }
 
-// Outputs and gradients are the same with and without checkpoints, whichever tensors need a
-// gradient. Training draws new hash planes in every forward pass, but recomputation uses those of
-// the first pass.
+// Outputs and gradients are the same with and without activation checkpointing, whichever tensors
+// need a gradient. In training, the reformer draws new hash planes in every forward pass, but
+// recomputation uses the planes of the first pass.
 TEST(Transformer, CheckpointingDoesNotChangeResults) {
   const MixerSpec linear{.kind = "linear", .heads = 2, .query_dim = 4, .value_dim = 4};
   for (const char* kind : {"causal-linear", "reformer"}) {
@@ -321,7 +321,8 @@ TEST(Transformer, RefusesInvalidSizes) {
   refuses([](TransformerOptions& o) { o.pattern.clear(); });
 }
 
-// The probabilities of all 256 bytes sum to one, even for narrow and for distant components.
+// The probabilities of all 256 bytes sum to one, even with narrow components and with components
+// whose mean lies outside the range of bytes.
 TEST(MixtureOfLogistics, IsADistribution) {
   torch::manual_seed(4);
   const Tensor logits =
@@ -341,14 +342,14 @@ TEST(MaskedCrossEntropy, CountsOnlyTheMask) {
   EXPECT_LT(Off(MaskedCrossEntropy(logits, targets, mask), want), 1e-5);
 }
 
-// Gradients through log_softmax against finite differences. A target that does not fit its frames
-// has an infinite loss and leaves the other sequences unaffected.
+// Compares gradients through log_softmax with finite differences. A target that needs more frames
+// than its sequence has gets an infinite loss and does not affect the other sequences.
 TEST(CtcNats, GradientsMatchFiniteDifferences) {
   torch::manual_seed(3);
   const auto wide = torch::TensorOptions().dtype(torch::kFloat64);
   const Tensor logits = torch::randn({3, 7, 4}, wide);
   const auto of = [](std::vector<int64_t> values) { return torch::tensor(values); };
-  // The third target needs 6 frames, for 4 tokens and 2 repetitions, and has 5.
+  // The third target needs 6 frames: 4 tokens, and 2 blanks between equal neighbors. It has 5.
   const Tensor targets = of({1, 2, 2, 0, 3, 1, 0, 0, 1, 1, 1, 2}).view({3, 4});
   const Tensor frames = of({7, 4, 5}), tokens = of({3, 2, 4});
   const auto loss = [&](const Tensor& x) {

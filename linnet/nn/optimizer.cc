@@ -11,8 +11,8 @@ namespace {
 
 constexpr char kNotFinite[] = "a gradient is NaN or infinite";
 
-// The update of step t (from 1): p -= lr * size * m / (sqrt(v) * root_scale + eps), or
-// p -= lr * size * m where `adaptive` is false.
+// The update of step t, counted from 1: p -= lr * size * m / (sqrt(v) * root_scale + eps) or, if
+// `adaptive` is false, p -= lr * size * m.
 struct Schedule {
   double size = 0;
   double root_scale = 1;

@@ -23,9 +23,9 @@ struct OptimizerOptions {
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;           // added after the square root
   double weight_decay = 0.01;  // decoupled: p -= lr * weight_decay * p
-  double clip = 1.0;           // each tensor's gradient is scaled down to this norm; 0: never
-  // radam: makes adaptive steps once the length of the averaged gradient history (rho_t) reaches
-  // this; before, momentum SGD. 5 as in fast-transformers; Liu et al. write 4.
+  double clip = 1.0;           // maximum norm of each tensor's gradient; 0: no clipping
+  // radam makes steps of momentum SGD until rho_t, the length of the averaged gradient history,
+  // reaches this value, and adaptive steps from then on. fast-transformers uses 5, Liu et al. 4.
   double rectify_from = 5;
 };
 

@@ -21,8 +21,8 @@ struct HeldBody : torch::CustomClassHolder {
   Body body;
 };
 
-// The generators that a body may draw from: the generator of its device, and that of the CPU, from
-// which the reformer mixer draws on every device.
+// The generators that a body may draw from: the device's generator, and the CPU's generator, which
+// the reformer mixer uses on every device.
 std::vector<at::Generator> Generators(torch::Device device) {
   std::vector<at::Generator> all = {at::globalContext().defaultGenerator(torch::kCPU)};
   if (!device.is_cpu()) all.push_back(at::globalContext().defaultGenerator(device));
@@ -81,8 +81,8 @@ class Function : public torch::autograd::Function<Function> {
 
 Tensor Recompute(Body body, const std::vector<Tensor>& inputs) {
   if (!torch::GradMode::is_enabled()) return body(inputs);
-  // Parameters need gradients even if no input does, but autograd checks the inputs only: the dummy
-  // input makes it record this function.
+  // Autograd records this function only if an input requires a gradient. Parameters need gradients
+  // even if no input does, so a dummy input requires one.
   variable_list all = inputs;
   all.push_back(torch::empty({0}, inputs[0].options().dtype(torch::kFloat32).requires_grad(true)));
   return Function::apply(at::TensorList(all), body);

@@ -1,10 +1,11 @@
-// Activation checkpointing: a part of a network keeps only its inputs for the backward pass and
-// recomputes its intermediates there.
+// Activation checkpointing: a part of a network keeps only its inputs until the backward pass,
+// which recomputes the part's intermediate results.
 //
 //   using Inputs = std::vector<torch::Tensor>;
 //   y = Recompute([&](const Inputs& in) { return layer->forward(in[0], mask); }, {x});
 //
-// Costs a second forward pass of the part. Only one part's intermediates are in memory at a time.
+// Costs a second forward pass of the part. Only one part's intermediate results are in memory at a
+// time.
 #ifndef LINNET_NN_RECOMPUTE_H_
 #define LINNET_NN_RECOMPUTE_H_
 

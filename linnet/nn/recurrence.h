@@ -36,10 +36,11 @@ class RecurrenceImpl : public MixerImpl {
   torch::Tensor MixStep(const Parts& in, MixerState& state) override;
 
  protected:
-  // Returns the outputs in the type of `in`, but computes narrower types than fp32 in fp32.
-  // lengths: undefined, or int64 [N]: positions from lengths[n] on change nothing. state: null, or
-  // the state before the first position, replaced by the state after the last; its first tensor is
-  // the scan's state [N, H, any, M].
+  // Returns the outputs in the type of `in`, but computes types narrower than fp32 in fp32.
+  // lengths: undefined, or int64 [N]: positions lengths[n] and later do not change the state, and
+  // their outputs are not used. state: null, or the state before the first position, which is
+  // replaced by the state after the last position; its first tensor is the scan's state
+  // [N, H, any, M].
   virtual torch::Tensor Compute(const Parts& in, const torch::Tensor& lengths,
                                 MixerState* state) const = 0;
 
@@ -56,9 +57,9 @@ class RecurrenceImpl : public MixerImpl {
 
  private:
   void CheckParts(const Parts& in) const;
-  // Queries (0), keys (1) or values (2) in the shape that CheckAttention() expects: one vector per
-  // head and position. Repeats vectors that heads share. Of a projection with several blocks
-  // (ProjectionInfo), keeps the first.
+  // Queries (which = 0), keys (1) or values (2) in the shape that CheckAttention() expects: one
+  // vector per head and position. Repeats vectors that heads share. If a projection has several
+  // blocks (ProjectionInfo), returns only its first block.
   torch::Tensor Plain(const Parts& in, size_t which) const;
 };
 

@@ -12,8 +12,9 @@
 
 namespace linnet::nn {
 
-// Returns the module that is to hold the last part of `name` (split at its dots). Creates the
-// modules of the parts before, where they are missing, as empty modules.
+// Splits `name` at its dots. All parts but the last name nested child modules of `root`. Returns
+// the innermost of these modules (root if there are none), and creates missing modules as empty
+// ones.
 inline torch::nn::Module& HolderOf(torch::nn::Module& root, const std::string& name) {
   const size_t dot = name.find('.');
   if (dot == std::string::npos) return root;

@@ -20,7 +20,8 @@
 
 namespace linnet::nn {
 
-// The state of Step(); empty at the beginning. It is a value: copying it forks the sequence.
+// The state of Step(), empty at the beginning. A copy is independent and continues the sequence on
+// its own.
 struct SequenceState {
   RecurrentState layers;
   // With pixel_above: the last tokens read, at most one image row, [N, <= RowBytes].
@@ -46,8 +47,8 @@ class SequenceModelImpl : public Network {
   torch::Tensor first_value;
 
  private:
-  // Embeddings of tokens [...]; with pixel_above, plus those of `above` [...], the bytes above the
-  // bytes to predict.
+  // Embeddings of tokens [...]. With pixel_above, adds the embeddings of `above` [...], the bytes
+  // above the bytes to predict.
   torch::Tensor Values(const torch::Tensor& tokens, const torch::Tensor& above);
   torch::Tensor Normed(const torch::Tensor& x);       // the embedding norm of x, if any
   torch::Tensor Hidden(const torch::Tensor& tokens);  // the head's input, [N, L, d_model]

@@ -11,8 +11,8 @@
 namespace linnet::nn {
 
 // x [N, L, C], weight [width, C], bias [C] (undefined: zeros), lengths undefined or int64 [N] ->
-// [N, L, C]. past: null, or the last width - 1 inputs before x (undefined: zeros), replaced by the
-// last width - 1 inputs up to the end of x.
+// [N, L, C]. past: null, or the last width - 1 inputs before x (undefined: zeros).
+// ShortConvolution() replaces them by the last width - 1 inputs up to the end of x.
 inline torch::Tensor ShortConvolution(const torch::Tensor& x, const torch::Tensor& weight,
                                       const torch::Tensor& bias, const torch::Tensor& lengths,
                                       torch::Tensor* past) {

@@ -48,7 +48,7 @@ std::vector<ModelSpec> Kinds() {
   return kinds;
 }
 
-// The outputs of an utterance do not depend on longer ones in its batch, nor on its padding.
+// The outputs of an utterance depend neither on longer utterances in its batch nor on its padding.
 TEST(SpeechModel, UtterancesDoNotDependOnBatchOrPadding) {
   for (const ModelSpec& spec : Kinds()) {
     torch::manual_seed(3);
@@ -127,7 +127,7 @@ TEST(SpeechModel, EveryParameterGetsAGradient) {
   }
 }
 
-// The LSTM uses libtorch's weights and gives libtorch's outputs.
+// With the same weights, the model's LSTM and libtorch's LSTM give the same outputs.
 TEST(SpeechModel, LstmMatchesLibtorch) {
   torch::manual_seed(6);
   const ModelSpec spec = SmallLstm();

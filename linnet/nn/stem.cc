@@ -90,7 +90,7 @@ Tensor StemImpl::step(const Tensor& tokens, int64_t position, StemState& state) 
   const Tensor features =
       torch::gelu(features_[color](Window(bytes_, next, position, state.bytes))).unsqueeze(1);
   const Tensor past =
-      state.features.defined() ? state.features : torch::zeros_like(features);  // of byte 0
+      state.features.defined() ? state.features : torch::zeros_like(features);  // byte 0: zeros
   state.features = Appended(past, features, second_.Reach() + 1);
   return output_[color](Window(second_, next, next, state.features).flatten(1));
 }

@@ -19,12 +19,13 @@
 
 namespace linnet::nn {
 
-// The state of step(); empty at the beginning. It is a value: copying it forks the sequence.
+// The state of step(), empty at the beginning. A copy is independent and continues the sequence on
+// its own.
 struct StemState {
-  // The last inputs of the first and of the second convolution, as many as the convolution's window
-  // may reach: at most Reach() + 1 (model/stem.h).
-  torch::Tensor bytes;     // [N, <= Reach() + 1]
-  torch::Tensor features;  // [N, <= Reach() + 1, channels]
+  // The last inputs of the two convolutions, as many as the convolution's window may reach: at most
+  // Reach() + 1 (model/stem.h).
+  torch::Tensor bytes;     // of the first convolution: [N, <= Reach() + 1]
+  torch::Tensor features;  // of the second: [N, <= Reach() + 1, channels]
 };
 
 class StemImpl : public torch::nn::Module {

@@ -6,8 +6,8 @@
 //     Rows out = one.oracle->out(one.spec, {.q = q, .k = k, .v = v, .causal = true});
 //   }
 //
-// A new mixer needs a row in MixerOracles(), a new feature map one in FeatureMapOracles(). Without
-// it, Registry.EveryMixerAndFeatureMapHasAnOracle fails.
+// A new mixer needs a row in MixerOracles(), and a new feature map a row in FeatureMapOracles();
+// otherwise Registry.EveryMixerAndFeatureMapHasAnOracle fails.
 #ifndef LINNET_NN_TEST_ORACLE_H_
 #define LINNET_NN_TEST_ORACLE_H_
 
@@ -18,6 +18,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <memory>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -40,9 +41,9 @@ struct Head {
   std::vector<std::vector<bool>> allowed = {};  // [queries][keys]; empty: all
   Rows omega = {};                              // [D][columns], for random feature maps
   // The rest is for gated recurrences.
-  std::vector<Rows> more = {};          // the head's columns of projections after q, k and v
-  std::map<std::string, Row> own = {};  // the mixer's tensors, for all heads
-  size_t index = 0;                     // of the head
+  std::vector<Rows> more = {};  // the head's columns of projections after q, k and v
+  std::shared_ptr<const std::map<std::string, Row>> own = {};  // the mixer's tensors, for all heads
+  size_t index = 0;                                            // this head's index
 
   bool Sees(size_t i, size_t j) const {
     return (!causal || j <= i) && (allowed.empty() || allowed[i][j]);
@@ -296,8 +297,9 @@ inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
   };
   shared.allowed.assign(length, std::vector<bool>(length));
   if (spec.lsh_variant == LshVariant::kPublished) {
-    // A position attends, once, to each key that shares its bucket and is near() in at least one
-    // round. It attends to itself only if there is no such key.
+    // A position attends to each key that, in at least one round, shares its bucket and is near().
+    // A key counts once, even if several rounds find it. A position attends to itself only if there
+    // is no such key.
     for (size_t i = 0; i < length; ++i) {
       bool any = false;
       for (size_t j = 0; j < length; ++j) {
@@ -361,7 +363,7 @@ struct MixerOracle {
 
 // The number of consecutive heads whose outputs are normalized together.
 inline int64_t NormHeads(const MixerSpec& spec) {
-  const MixerInfo info = FindMixer(spec.kind);
+  const MixerInfo& info = FindMixer(spec.kind);
   return info.gated ? info.gated(spec).norm_heads(spec.heads) : 1;
 }
 // The outputs of NormHeads() consecutive heads.
@@ -543,8 +545,8 @@ inline bool Crosses(const std::string& mixer) {
                      [&](const MixerInfo& info) { return info.cross == mixer; });
 }
 
-// The same for a case. A window or rotations rule it out, because they have no meaning over a
-// memory.
+// Whether the mixer of a case is used over a memory. A mixer with a window or rotary positions is
+// not, because neither has a meaning over a memory.
 inline bool Crosses(const MixerCase& one) {
   return Crosses(one.info.name) && one.spec.window == 0 && !one.spec.rotary;
 }

@@ -30,7 +30,8 @@ void CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {
   }
 }
 
-// Total width of all heads' queries, or keys. Throws InputError if a size is out of range.
+// Total width of all heads' queries, and also of all heads' keys. Throws InputError if a size is
+// out of range.
 int64_t QueryWidth(const MixerSpec& mixer) {
   CheckRange("heads", mixer.heads, 1, kMost);
   CheckRange("query_dim", mixer.query_dim, 1, kMost);
@@ -42,7 +43,8 @@ int64_t ValueWidth(const MixerSpec& mixer) {
   return int64_t{mixer.heads} * mixer.value_dim;
 }
 
-// The initial share of the previous position: from 1 in the first channel to 0 in the last.
+// The initial value of a token shift, which is the share of the previous position in each channel:
+// from 1 in the first channel to 0 in the last.
 Tensor InitialShift(int64_t d_model) { return 1 - torch::linspace(0, 1, d_model).sqrt(); }
 
 }  // namespace
@@ -146,8 +148,8 @@ std::vector<Tensor> AttentionLayerImpl::Read(const Tensor& x, const ops::Norm& n
     if (infos_[i].carries && carried != nullptr) *carried = parts[i].flatten(2);
     if (!infos_[i].carried) continue;
     if (carried == nullptr || !carried->defined()) {
-      throw InputError("attention: ", infos_[i].name, " comes from an earlier layer, but there is ",
-                       "none that passes it on; the first layer must have value_rank 0");
+      throw InputError("attention: ", infos_[i].name, " comes from an earlier layer, but no ",
+                       "earlier layer provides it; the first layer must have value_rank 0");
     }
     parts.push_back(Heads(*carried, infos_[i]));
   }
@@ -293,7 +295,7 @@ Tensor LayerParts::Project(const Tensor& x, const Tensor& attended,
                            const AttentionLayerImpl& attention, Norm& norm) {
   const Linear& out = attention.out_projection();
   const Tensor &weight = out->weight, bias = BiasOf(out);
-  if (!dropout_->acts()) {  // active dropout lies between the product and the residual: no fusion
+  if (!dropout_->acts()) {  // dropout between product and residual would prevent this fusion
     return ops::Project(attended, weight, bias, x, After(norm), precision_);
   }
   return Add(x, ops::Linear(attended, weight, bias, precision_), norm);
@@ -423,7 +425,7 @@ TransformerEncoderImpl::TransformerEncoderImpl(const TransformerOptions& options
 namespace {
 
 // Runs a layer's forward() in Recompute(). The body of Recompute() returns one tensor, so the
-// columns to carry are appended to the layer's output.
+// columns that the layer carries to later layers are appended to its output.
 Tensor Recomputed(const std::shared_ptr<torch::nn::Module>& module, const Tensor& x,
                   const Mask& mask, Tensor& carried) {
   const bool carries = module->as<TransformerEncoderLayer>()->attention->carries();

@@ -72,7 +72,7 @@ torch::Tensor BiasOf(const torch::nn::Linear& linear);
 void Validate(const TransformerOptions& options);
 
 // The projections that a mixer reads (queries, keys and values; for some kinds more), the mixer,
-// and the output projection. Tensors have the same names as in files. The Attend...()
+// and the output projection. Parameters have the same names as in checkpoints. The Attend...()
 // functions omit the output projection, which is fused with the next operation. Below, n is `norm`,
 // the norm before the attention, or the identity if `norm` is undefined.
 class AttentionLayerImpl : public torch::nn::Module {
@@ -82,9 +82,10 @@ class AttentionLayerImpl : public torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& queries, const torch::Tensor& keys,
                         const torch::Tensor& values, const Mask& mask);
 
-  // Self attention of n(x): [N, L, d_model] -> [N, L, H M]. *carried [N, L, columns] holds the
-  // columns that the latest earlier layer with ProjectionInfo::carries has passed on; this layer
-  // may read or replace them. `carried` is null if the layer stands alone.
+  // Self attention of n(x): [N, L, d_model] -> [N, L, H M]. *carried [N, L, columns] passes columns
+  // of a projection from layer to layer (ProjectionInfo::carries): on entry it holds those of the
+  // latest earlier layer that carries any. This layer may read or replace them. `carried` is null
+  // if the layer is used alone.
   torch::Tensor Attend(const torch::Tensor& x, const ops::Norm& norm, const Mask& mask,
                        torch::Tensor* carried = nullptr);
   // The same for one position: [N, d_model] -> [N, H M].
@@ -118,7 +119,7 @@ class AttentionLayerImpl : public torch::nn::Module {
   // token shifts, and the carried columns. last as in ShiftedRows().
   std::vector<torch::Tensor> Read(const torch::Tensor& x, const ops::Norm& norm,
                                   torch::Tensor* last, torch::Tensor* carried) const;
-  // The projections, each of x or of its own token shift of x.
+  // The projections. Each reads x or its own token shift of x.
   std::vector<torch::Tensor> Shifted(const torch::Tensor& x, torch::Tensor* last) const;
 
   // [..., H width] -> [..., H, width]
@@ -126,7 +127,7 @@ class AttentionLayerImpl : public torch::nn::Module {
 
   std::vector<ProjectionInfo> infos_;            // MixerProjections()
   std::vector<torch::nn::Linear> projections_;   // null for carried columns
-  std::map<std::string, torch::Tensor> shifts_;  // of token shifts: [d_model]
+  std::map<std::string, torch::Tensor> shifts_;  // parameters of token shifts, [d_model] each
   torch::nn::Linear out_ = nullptr;
   bool plain_ = true;  // no token shifts and no carried columns
   int64_t heads_, value_dim_;
@@ -199,7 +200,8 @@ class LayerParts {
   torch::Tensor GatedFeedForward(const torch::Tensor& x, const torch::nn::Linear& gate,
                                  const torch::nn::Linear& in, const torch::nn::Linear& out,
                                  Norm& norm);
-  // The end of a gated or shifted block, from its hidden units: W2, residual and norm.
+  // The rest of a gated or shifted feed-forward block after its hidden units: W2, residual and
+  // norm.
   torch::Tensor FromHidden(const torch::Tensor& x, const torch::Tensor& hidden,
                            const torch::nn::Linear& out, Norm& norm);
   ops::Norm After(const Norm& norm) const;
@@ -247,7 +249,8 @@ class TransformerEncoderLayerImpl : public torch::nn::Module {
 };
 TORCH_MODULE(TransformerEncoderLayer);
 
-// One state per layer; empty at the beginning. It is a value: copying it forks the sequence.
+// One state per layer, empty at the beginning. A copy is independent and continues the sequence on
+// its own.
 using RecurrentState = std::vector<MixerState>;
 
 class TransformerEncoderImpl : public torch::nn::Module {

@@ -114,7 +114,7 @@ void FlatAdam::Apply(const kernels::AdamStep& step, double clip) {
   const Tensor norms = torch::stack(at::_foreach_norm(gradients, 2));
   const Tensor good = norms.isfinite().all();
   finite_.logical_and_(good);
-  const Tensor on = good.to(values_.scalar_type());  // 0 if a norm is not finite: no update; else 1
+  const Tensor on = good.to(values_.scalar_type());  // 1, or 0 (no update) if a norm is not finite
   Tensor gradient = Joined(gradients);
   if (clip > 0) {
     const Tensor scales = (clip / (norms + 1e-6)).masked_fill_(norms <= clip, 1);

@@ -1,8 +1,8 @@
 // RAdam and Adam updates of lists of tensors. In fp32 on the CPU, a kernel (kernels/adam.h) updates
-// all tensors in one pass over memory; elsewhere unfused libtorch operations do.
+// all tensors in one pass over memory. Elsewhere, unfused libtorch operations update them.
 //
 //   const std::vector<double> norms = GradientNorms(parameters);
-//   AdamUpdate(parameters, first, second, scales, {.step = 1e-3f});     // and clears the gradients
+//   AdamUpdate(parameters, first, second, scales, {.step = 1e-3f});    // also clears the gradients
 //
 // FlatAdam, for GPUs, makes the same update with a few kernel launches for all tensors together.
 // The host does not wait for the gradient norms.
@@ -64,7 +64,7 @@ class FlatAdam {
 
   std::vector<torch::Tensor> parameters_;
   torch::Tensor values_, first_, second_;  // [all elements]
-  torch::Tensor owner_;                    // int32: index of the tensor of each element
+  torch::Tensor owner_;                    // int32: for each element, the index of its tensor
   torch::Tensor numbers_;                  // 1 - decay, step, root_scale
   torch::Tensor finite_;                   // bool, scalar
 };

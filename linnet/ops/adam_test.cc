@@ -1,4 +1,4 @@
-// Adam updates: the fused form against the plain form, FlatAdam against separate tensors.
+// Adam updates: compares the fused form with the plain form, and FlatAdam with separate tensors.
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 

@@ -1,4 +1,5 @@
-// Linear, softmax and LSH attention: fused forms against plain forms, strides, masks and threads.
+// Linear, softmax and LSH attention: compares fused forms with plain forms, and tests strides,
+// masks and numbers of threads.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
@@ -69,7 +70,7 @@ TEST(LinearAttention, RefusesInvalidArguments) {
   EXPECT_NO_THROW(LinearAttention(q, k, v, lengths));
 }
 
-// The bf16 kernels read and write bf16 and add in fp32: they match fp32 up to bf16 rounding.
+// The bf16 kernels read and write bf16 and add in fp32, so they match fp32 up to bf16 rounding.
 TEST(Attention, TakesBf16) {
   torch::manual_seed(23);
   const Tensors x = {Random({2, 300, 3, 16}), Random({2, 300, 3, 16}), Random({2, 300, 3, 8})};
@@ -91,7 +92,7 @@ TEST(Attention, TakesBf16) {
   }
 }
 
-// A kernel's gradients have no history, so second derivatives throw.
+// Autograd does not record how a kernel computes gradients, so second derivatives throw.
 TEST(Attention, FusedRefusesSecondDerivatives) {
   torch::manual_seed(24);
   const Tensors x = {Random({1, 5, 1, 4}), Random({1, 5, 1, 4}), Random({1, 5, 1, 3})};

@@ -15,8 +15,8 @@ namespace linnet::ops {
 // [out_i, in] in fp32. In forward and backward, the operands of products are rounded to bf16; sums
 // and results are fp32. The backward keeps x and the weights in bf16, and returns the gradient of x
 // in the type of x. If `narrow`, the results and their gradients are bf16 too, for attention
-// kernels that read bf16, and the biases are rounded to bf16. On a GPU, the bias gradients sum the
-// results' gradients after their rounding to bf16.
+// kernels that read bf16, and the biases are rounded to bf16. On a GPU, the results' gradients are
+// rounded to bf16 before they are summed to the bias gradients.
 std::vector<torch::Tensor> Bf16Linears(const torch::Tensor& x,
                                        const std::vector<torch::Tensor>& weights,
                                        const std::vector<torch::Tensor>& biases,

@@ -19,8 +19,8 @@ using kernels::CausalLinearOptions;
 using kernels::FeatureMap;
 using torch::Tensor;
 
-// Computes equations 8-12 in chunks. Position i attends to the keys of its own chunk up to i by
-// products, and to all earlier chunks and the initial state by their sum.
+// Computes equations 8-12 in chunks. Position i attends by explicit products to the keys of its own
+// chunk up to i, and by one sum (a state) to all earlier chunks and the initial state.
 Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const Tensor& lengths,
              const CausalLinearOptions& options, CausalLinearState* state) {
   const int64_t length = q_in.size(1);
@@ -66,14 +66,15 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const T
     const Tensor denominator =
         inside.sum(4, true) + (q * z.narrow(2, 0, chunks)).sum(4, true) + options.eps;
     if (state) state->z = z.select(2, chunks).squeeze(2).clone();
-    // Makes out and its gradients 0 where the denominator is 0: all keys masked, and eps 0.
+    // Makes out and its gradients 0 where the denominator is 0, that is, if all keys are masked and
+    // eps is 0.
     const Tensor empty = denominator == 0;
     out = (out / denominator.masked_fill(empty, 1)).masked_fill(empty, 0);
   }
   return out.flatten(2, 3).narrow(2, 0, length).transpose(1, 2).contiguous();
 }
 
-// Runs one sequence after the other, each with its part of the state.
+// Computes one sequence after the other, each from its own entry of the state.
 Tensor PlainPacked(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& offsets,
                    const CausalLinearOptions& options, CausalLinearState* state) {
   std::vector<Tensor> outs, s, z;
@@ -145,7 +146,7 @@ void CheckState(const Tensor& q, const Tensor& v, int64_t batch, bool normalize,
 }
 
 // Whether the GPU kernels take q, k and v. The kernels' state is fp32 and a carried state has v's
-// type, so with a state they take fp32 only.
+// type, so the kernels take only fp32 if a state is carried.
 bool TakesCuda(const Tensor& q, const Tensor& v, const CausalLinearState* state) {
   if constexpr (kHasCuda) {
     return CudaAttention(q) && (!state || q.scalar_type() == torch::kFloat32) &&
@@ -158,7 +159,8 @@ Tensor Attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
                  const CausalLinearOptions& options, CausalLinearState* state) {
   CheckCausalLinear(q, k, v, lengths, options, state);
   if constexpr (kHasFused) {
-    // The kernel's state is fp32 and a carried state has v's type: with a state, fp32 only.
+    // The kernel's state is fp32 and a carried state has v's type, so the kernel takes only fp32 if
+    // a state is carried.
     if (state ? Fused(q) : FusedAttention(q)) {
       return FusedCausalLinear(q, k, v, lengths, {}, options, state);
     }

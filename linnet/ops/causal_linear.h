@@ -65,7 +65,7 @@ torch::Tensor CausalLinearAttention(const torch::Tensor& q, const torch::Tensor&
 // With three heads or more, the fused form equals CausalLinearAttention() over each sequence alone,
 // bit for bit. (With one or two heads, CausalLinearAttention() divides a long sequence into parts,
 // so its sums are added in another order.) The plain form processes one sequence after the other.
-// All forms check the values of cu_seqlens on the CPU; they first copy it there from a GPU.
+// All forms check the values of cu_seqlens on the CPU; a cu_seqlens on a GPU is copied first.
 torch::Tensor CausalLinearAttentionPacked(const torch::Tensor& q, const torch::Tensor& k,
                                           const torch::Tensor& v, const torch::Tensor& cu_seqlens,
                                           const kernels::CausalLinearOptions& options = {});

@@ -1,6 +1,6 @@
 // The checks and kernel calls of causal linear attention, without the autograd function of
-// fused_causal_linear.cc: python/ registers an autograd function of its own with PyTorch, over the
-// same checks and kernel calls.
+// fused_causal_linear.cc. python/ uses these checks and calls in an autograd function of its own,
+// which it registers with PyTorch.
 #ifndef LINNET_OPS_CAUSAL_LINEAR_PARTS_H_
 #define LINNET_OPS_CAUSAL_LINEAR_PARTS_H_
 
@@ -10,9 +10,9 @@
 
 namespace linnet::ops {
 
-// Throw the InputErrors of CausalLinearAttention() and CausalLinearAttentionPacked() about shapes,
-// types and devices. They read no tensor values: CausalLinearOffsets() checks the values of
-// cu_seqlens. state: null if no state is carried.
+// Throw InputError on shapes, types and devices that CausalLinearAttention() and
+// CausalLinearAttentionPacked() refuse. They read no tensor values: CausalLinearOffsets() checks
+// the values of cu_seqlens. state: null if no state is carried.
 void CheckCausalLinear(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                        const torch::Tensor& lengths, const kernels::CausalLinearOptions& options,
                        const CausalLinearState* state);
@@ -47,7 +47,7 @@ struct FusedCausalLinearResults {
 
 struct FusedCausalLinearGradients {
   torch::Tensor q, k, v;
-  CausalLinearState state;  // gradient of inputs.state; undefined if that is
+  CausalLinearState state;  // gradient of inputs.state; undefined where inputs.state is undefined
 };
 
 FusedCausalLinearResults FusedCausalLinearForward(const FusedCausalLinearInputs& inputs,

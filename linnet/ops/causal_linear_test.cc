@@ -1,5 +1,5 @@
-// Causal linear attention: the fused form against the plain form, states, pieces, packed sequences
-// and masks.
+// Causal linear attention: compares the fused form with the plain form, and tests states, pieces,
+// packed sequences and masks.
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/utils.h>
@@ -170,7 +170,8 @@ TEST(CausalLinear, IsCausalBitForBit) {
             changed.select(1, last).fill_(later);
             return changed;
           };
-          // The plain form multiplies a later NaN or infinity of the same chunk by 0, which is NaN.
+          // The plain form multiplies a later NaN or infinity of the same chunk by 0. The product
+          // is NaN.
           const int64_t past = plain && !std::isfinite(later) ? chunk : last;
           const auto same = [&](const Tensor& got, int64_t until) {
             return torch::equal(got.slice(1, 0, until), want.slice(1, 0, until));
@@ -184,8 +185,8 @@ TEST(CausalLinear, IsCausalBitForBit) {
   }
 }
 
-// Features computed by the caller. 561 is D (D + 1) / 2 + D + 1, the number of monomials up to
-// degree 2, for D = 32.
+// Passes features that the caller has computed. 561 is D (D + 1) / 2 + D + 1, the number of
+// monomials up to degree 2, for D = 32.
 TEST(CausalLinear, TakesFeaturesOfAnySize) {
   torch::manual_seed(12);
   for (const auto& [f, m] : {std::pair<int64_t, int64_t>{561, 32}, {64, 16}}) {
@@ -257,8 +258,8 @@ TEST(CausalLinear, PackedEqualsSeparateBitForBit) {
             0);
 }
 
-// A sequence whose keys are all masked has zeros as out and gradients, for any contents of the keys
-// and any eps, also beside a longer sequence in the batch.
+// A sequence whose keys are all masked has outputs and gradients of 0, whatever its keys hold, for
+// any eps, and also if another sequence of the batch has keys.
 TEST(CausalLinear, MaskedRowsMakeNoNan) {
   torch::manual_seed(14);
   const Tensor lengths = torch::tensor({int64_t{0}, int64_t{3}});

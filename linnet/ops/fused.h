@@ -1,5 +1,5 @@
-// The fused forms (private to linnet/ops; plain.h selects the form): autograd functions over
-// kernels/. Their arguments have been checked.
+// The fused forms: autograd functions over kernels/ (private to linnet/ops). The caller has checked
+// the arguments and selected the fused form (plain.h).
 #ifndef LINNET_OPS_FUSED_H_
 #define LINNET_OPS_FUSED_H_
 

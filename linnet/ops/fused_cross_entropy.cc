@@ -36,7 +36,8 @@ class CrossEntropyFunction : public torch::autograd::Function<CrossEntropyFuncti
         const float* const row = x + r * classes;
         const float largest = kernels::Largest(row, classes);
         const double sum = kernels::ExpSum(row, classes, largest, 1, nullptr);
-        // Subtracts the logits first: added to a large logit, log(sum) would be rounded away.
+        // Subtracts the two logits first, because log(sum) added to a large logit would be lost to
+        // rounding.
         out[r] =
             static_cast<float>(std::log(sum) + (largest - static_cast<double>(row[target[r]])));
         top[r] = largest, share[r] = static_cast<float>(1 / sum);

@@ -38,7 +38,7 @@ class CtcFunction : public torch::autograd::Function<CtcFunction> {
             .log_probs = p.data_ptr<float>() + n * length * classes,
             .targets = y.data_ptr<int64_t>() + n * longest,
             .grad = with_gradient ? gradient.data_ptr<float>() + n * length * classes : nullptr};
-        // Not a std::vector: that would zero the memory.
+        // Not a std::vector, which would zero the memory.
         const std::unique_ptr<float[]> scratch(
             new float[kernels::CtcScratch(args.frames, args.labels, with_gradient)]);
         nats.data_ptr<float>()[n] = static_cast<float>(kernels::Ctc(args, scratch.get()));

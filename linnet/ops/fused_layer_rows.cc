@@ -32,8 +32,8 @@ std::vector<int64_t> WithLast(const Tensor& x, int64_t last) {
   return shape;
 }
 
-// Returns the weight as a dense tensor of the products' operand type T, without a copy if it is one
-// already. The result must outlive the kernel call.
+// Returns the weight as a dense tensor of T, the products' operand type. Copies only a weight that
+// is not such a tensor already. The result must outlive the kernel call.
 template <typename T>
 Tensor Read(const Tensor& weight) {
   return sizeof(T) == sizeof(float) ? weight.contiguous() : weight.to(kBFloat16).contiguous();

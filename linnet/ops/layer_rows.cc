@@ -23,7 +23,7 @@ Tensor Rounded(const Tensor& x, Precision precision) {
   return precision == Precision::kBf16 ? x.to(kBFloat16).to(x.scalar_type()) : x;
 }
 
-// Whether the functions of bf16_linears.h compute the plain product of x and weight.
+// Whether the plain form computes the product of x and weight by the functions of bf16_linears.h.
 bool TakesBf16(const Tensor& x, const Tensor& weight, Precision precision) {
   return precision == Precision::kBf16 && weight.scalar_type() == torch::kFloat32 &&
          (x.scalar_type() == torch::kFloat32 || x.scalar_type() == kBFloat16);
@@ -83,7 +83,7 @@ Precision PrecisionNamed(const std::string& name, torch::Device device) {
   if constexpr (kHasFused) {
     if (device.is_cpu() && !FusedBf16()) {
       throw InputError(
-          "this processor has no products in bf16 (they need AVX512-BF16 or AMX); use fp32");
+          "this processor cannot multiply in bf16, which needs AVX512-BF16 or AMX; use fp32");
     }
   }
   return Precision::kBf16;
@@ -127,8 +127,8 @@ Tensor Project(const Tensor& a, const Tensor& weight, const Tensor& bias, const 
                const Norm& norm_after, Precision precision) {
   CheckProduct(a, weight, bias);
   if (residual.sizes() != at::IntArrayRef(WithLast(a, weight.size(0)))) {
-    throw InputError("a residual of ", residual.sizes(), " does not fit ", a.sizes(), " times ",
-                     weight.sizes());
+    throw InputError("a residual of shape ", residual.sizes(), " does not fit the product of a ",
+                     a.sizes(), " and weight ", weight.sizes());
   }
   if (norm_after.rms()) {
     return Normalize(Project(a, weight, bias, residual, {}, precision), norm_after);
@@ -157,8 +157,8 @@ Tensor FeedForward(const Tensor& x, const Tensor& weight1, const Tensor& bias1,
   CheckProduct(x, weight1, bias1);
   if (weight2.dim() != 2 || weight2.size(0) != x.size(-1) || weight2.size(1) != weight1.size(0) ||
       bias2.sizes() != x.sizes().slice(x.dim() - 1)) {
-    throw InputError("a feed-forward block of ", weight1.sizes(), " and ", weight2.sizes(),
-                     " does not fit rows of ", x.size(-1));
+    throw InputError("feed-forward weights ", weight1.sizes(), " and ", weight2.sizes(),
+                     ", or their biases, do not fit rows of ", x.size(-1), " elements");
   }
   if (options.norm_before.rms() || options.norm_after.rms()) {
     const Tensor hidden = Linear(x, weight1, bias1, options.precision, options.norm_before);

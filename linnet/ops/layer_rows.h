@@ -5,10 +5,10 @@
 //   y = Project(attended, wo, bo, x, norm1, precision);            // norm1(x + attended wo^T + bo)
 //   y = FeedForward(y, w1, b1, w2, b2, {.norm_after = norm2, .precision = precision});
 //
-// In bf16 the weights remain fp32 master copies. Forward and backward, the operands of a product
-// are rounded to bf16; sums and results are fp32 (except the hidden layer of FeedForward, stored as
-// bf16). Norms, biases, residuals and parameter gradients are fp32. On processors with AVX512-BF16
-// or AMX, bf16 products take a fifth of the time of fp32 products.
+// In bf16 the weights remain fp32 master copies. In forward and backward, the operands of a product
+// are rounded to bf16; sums and results are fp32, except that FeedForward() stores its hidden layer
+// in bf16. Norms, biases, residuals and parameter gradients are fp32. On processors with
+// AVX512-BF16 or AMX, bf16 products take a fifth of the time of fp32 products.
 #ifndef LINNET_OPS_LAYER_ROWS_H_
 #define LINNET_OPS_LAYER_ROWS_H_
 

@@ -1,5 +1,5 @@
-// The products, norms and feed-forward blocks of a layer: fused forms against plain forms, plain
-// forms against finite differences, bf16 against fp32.
+// The products, norms and feed-forward blocks of a layer: compares fused forms with plain forms,
+// plain forms with finite differences, and bf16 with fp32.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
@@ -22,7 +22,7 @@ using torch::Tensor;
 struct Sizes {
   int64_t batch, length, dim, hidden;
 };
-// Small; sizes that are not multiples of the vector width; several blocks of rows.
+// Small sizes; sizes that are not multiples of the vector width; sizes with several blocks of rows.
 const Sizes kSizes[] = {{1, 3, 4, 6}, {2, 37, 33, 70}, {3, 700, 24, 40}};
 
 TEST(Linears, FusedEqualsPlain) {
@@ -123,7 +123,7 @@ TEST(FeedForward, Bf16FusedIsNearPlain) {
   }
 }
 
-// The plain form on fp32 tensors against the plain form on double tensors, which rounds fewer
+// Compares the plain form on fp32 tensors with the plain form on double tensors, which rounds fewer
 // gradients.
 TEST(FeedForward, PlainBf16IsNearPlainInDouble) {
   torch::manual_seed(14);
@@ -135,8 +135,8 @@ TEST(FeedForward, PlainBf16IsNearPlainInDouble) {
   }
 }
 
-// The plain form of one to three products of one x, against products of the rounded operands in
-// double.
+// Compares the plain form of one to three products of one x with products of the rounded operands
+// in double.
 TEST(Linears, PlainBf16RoundsTheOperandsOnly) {
   torch::manual_seed(6);
   const PlainGuard plain;
@@ -171,7 +171,7 @@ TEST(Linears, PlainBf16RoundsTheOperandsOnly) {
   }
 }
 
-// The plain form, in bf16, of the products before and after an attention, against fp32.
+// Compares the plain form of the products before and after an attention in bf16 with fp32.
 TEST(Linears, PlainNarrowIsNearFp32) {
   torch::manual_seed(7);
   const PlainGuard plain;
@@ -203,7 +203,7 @@ TEST(Linears, PlainNarrowIsNearFp32) {
   }
 }
 
-// bf16 must be near fp32 but not equal; otherwise bf16 was not tested.
+// bf16 results must be near fp32 results but differ from them, which shows that bf16 was used.
 TEST(Linears, Bf16IsNearFp32) {
   EXPECT_THROW(PrecisionNamed("fp8"), Error);
   if (!HasBf16()) GTEST_SKIP() << "this processor has no products in bf16";

@@ -1,5 +1,5 @@
-// Cross entropy, CTC and the mixture of logistics: fused forms against plain forms, plain forms
-// against finite differences.
+// Cross entropy, CTC and the mixture of logistics: compares fused forms with plain forms, and plain
+// forms with finite differences.
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
@@ -92,7 +92,7 @@ TEST(MixtureOfLogistics, FusedEqualsPlain) {
     return Tensors{MixtureOfLogisticsNats(t[0], bytes)};
   };
   ExpectFusedEqualsPlain(operation, {Random({3, 70, 30})}, 1e-5);
-  // Far in the tails of narrow components, and with a very wide one.
+  // Bytes far in the tails of narrow components, and one very wide component.
   const Tensor far = torch::tensor({{-2.0, -6.9}, {3.0, -6.9}, {1.0, -9.0}, {0.1, 70.0}});
   const Tensor byte = torch::tensor({int64_t{200}, int64_t{3}, int64_t{0}, int64_t{17}});
   ExpectFusedEqualsPlain(
@@ -107,7 +107,7 @@ TEST(MixtureOfLogistics, FusedEqualsPlain) {
       {Random({3, 6})});
 }
 
-// A kernel's gradients have no history, so second derivatives throw.
+// Autograd does not record how a kernel computes gradients, so second derivatives throw.
 TEST(Losses, FusedRefuseSecondDerivatives) {
   torch::manual_seed(25);
   const Tensor targets = torch::randint(5, {3}, torch::kInt64);

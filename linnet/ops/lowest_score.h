@@ -8,7 +8,7 @@
 
 namespace linnet::ops {
 
-// The lowest finite number of `type`; for double, that of fp32.
+// The lowest finite number of `type`; for double, the lowest finite fp32 number.
 inline double LowestScore(torch::ScalarType type) {
   if (type == torch::kHalf) return std::numeric_limits<c10::Half>::lowest();
   if (type == torch::kBFloat16) return std::numeric_limits<c10::BFloat16>::lowest();

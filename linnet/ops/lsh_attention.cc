@@ -112,7 +112,7 @@ Tensor Plain(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths, cons
     Tensor rule = (keys >= 0).logical_and(At(valid, chunks.keys).unsqueeze(2));
     if (options.causal) rule = rule.logical_and(keys <= queries);
     // times: the number of rounds in which the query can attend to the key, because the key is in
-    // the query's bucket, and in its chunk or the previous one.
+    // the query's bucket, and in the query's chunk or the chunk before.
     Tensor times, visible;
     for (int64_t r = 0; r < rounds; ++r) {
       const auto differ = [&](const Tensor& x) {
@@ -136,8 +136,8 @@ Tensor Plain(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths, cons
     outs.push_back(chunks.Join(torch::matmul(weights, Chunks::LookBack(chunks.Cut(v), 0))));
     sums.push_back(chunks.Join(sum));
   }
-  // In a round in which a position sees only its own key, its normalizer is near Self(): the round
-  // has weight 0 if the position sees other keys in another round.
+  // If a position sees only its own key in a round, its normalizer of that round is near Self().
+  // The round then has weight 0 if the position sees other keys in another round.
   const Tensor share = torch::softmax(torch::stack(sums), 0);
   const Tensor out = (share * torch::stack(outs)).sum(0);
   return out.unflatten(0, {batch, heads}).narrow(2, 0, length).transpose(1, 2);

@@ -1,8 +1,9 @@
 // Reformer's LSH attention (Kitaev, Kaiser and Levskaya 2020) as differentiable libtorch
-// operations: as published, over kernels/lsh_attention.h, and as in fast-transformers. Queries and
-// keys are shared: k = q / |q|. Each round of hashing puts the positions into buckets, sorts them
-// by bucket, cuts the sorted sequence into chunks, and lets each position attend to its own chunk
-// and the previous chunk; chunk 0 has no previous chunk.
+// operations. LshAttention() computes the published form, over kernels/lsh_attention.h;
+// SimpleLshAttention() computes the form of fast-transformers. The keys are the normalized queries:
+// k = q / |q|. Each round of hashing puts the positions into buckets, sorts them by bucket, cuts
+// the sorted sequence into chunks, and lets each position attend to its own chunk and the previous
+// chunk; chunk 0 has no previous chunk.
 //
 //   LshOptions options{.buckets = 64, .chunk = 32, .causal = true};
 //   torch::Tensor planes = torch::randn({rounds, D, options.buckets / 2});
@@ -34,10 +35,10 @@ torch::Tensor LshBuckets(const torch::Tensor& q, const torch::Tensor& planes, in
 //   out_i = sum_r exp(lse_r,i - lse_i) out_r,i,   lse_i = logsumexp_r lse_r,i,
 //
 // Each score is lowered by the log of the number of rounds in which i attends to that key, so that
-// the key counts once, in however many rounds i attends to it. `lengths` is int64 [N] or undefined:
-// positions from lengths[n] on are sorted to the end and masked as keys, and their outputs are 0.
-// Any L and strides. In fp32 on the CPU, runs the fused kernel, which does not copy q and v for
-// each round and has first derivatives only; elsewhere the plain form (unfused libtorch
+// the key counts once even if i attends to it in several rounds. `lengths` is int64 [N] or
+// undefined: positions from lengths[n] on are sorted to the end and masked as keys, and their
+// outputs are 0. Any L and strides. In fp32 on the CPU, runs the fused kernel, which does not copy
+// q and v for each round and has first derivatives only; elsewhere the plain form (unfused libtorch
 // operations). `planes` get no gradient. Throws InputError on shapes that do not match.
 torch::Tensor LshAttention(const torch::Tensor& q, const torch::Tensor& v,
                            const torch::Tensor& lengths, const torch::Tensor& planes,

@@ -27,8 +27,8 @@ std::vector<torch::Tensor> NarrowLinears(const torch::Tensor& x,
 // elements per head.
 bool CausalLinearHasGpuKernels(int64_t dim, int64_t value_dim);
 
-// Whether SoftmaxAttention() has GPU kernels. They are libtorch's, for calls without `lengths`,
-// `hidden`, `window`, `offset` and shared key heads.
+// Whether SoftmaxAttention() has GPU kernels. They are libtorch's, and do not support `lengths`,
+// `hidden`, `window`, `offset` or shared key heads.
 inline constexpr bool kSoftmaxHasGpuKernels = TORCH_VERSION_MAJOR >= 2;
 
 }  // namespace linnet::ops

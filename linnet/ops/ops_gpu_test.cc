@@ -1,5 +1,5 @@
-// The operations on a GPU against the plain forms in double on the CPU. Needs a GPU; built with
-// -DLINNET_GPU_TESTS=ON.
+// Compares the operations on a GPU with the plain forms in double on the CPU. Needs a GPU; built
+// with -DLINNET_GPU_TESTS=ON.
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/cuda.h>
@@ -26,7 +26,8 @@ using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 
 // The largest error relative to the largest magnitude of `want`, or to kLeast if that is larger.
-// kLeast is for gradients that are 0 up to rounding: those of q and k if L = 1, with a normalizer.
+// kLeast is for gradients that are 0 up to rounding: the gradients of q and k if L = 1 and there is
+// a normalizer.
 double RelativeOff(const Tensor& got, const Tensor& want) {
   constexpr double kLeast = 0.1;
   return (got.detach().to(torch::kCPU, torch::kDouble) - want).abs().max().item<double>() /
@@ -76,7 +77,7 @@ TEST_F(OnGpu, CausalLinear) {
        {std::pair<int64_t, int64_t>{16, 16}, {32, 32}, {64, 128}, {24, 40}, {128, 64}, {7, 9}}) {
     for (const int64_t length : {1, 63, 64, 200, 1500}) {
       for (const torch::Dtype dtype : {torch::kFloat32, torch::kBFloat16}) {
-        if (d == 7 && dtype == torch::kBFloat16) continue;  // the plain form, with sums in bf16
+        if (d == 7 && dtype == torch::kBFloat16) continue;  // runs the plain form: sums in bf16
         for (const bool padded : {false, true}) {
           for (const bool normalize : {true, false}) {
             const Tensors x = {torch::randn({3, length, 2, d}), torch::randn({3, length, 2, d}),
@@ -149,9 +150,9 @@ TEST_F(OnGpu, Rows) {
           const auto name = StrCat(precision == Precision::kFp32 ? "fp32" : "bf16",
                                    activation == kernels::Activation::kRelu ? " relu" : " gelu",
                                    normed ? " normed, " : ", ", length);
-          // In bf16, some hidden elements near 0 (a few in 10,000) change sign, and with it relu's
-          // derivative. Each such element changes one row of a weight's gradient by one term: by 4%
-          // with 150 rows of input. Rounding alone changes the gradient by 0.2%.
+          // In bf16, some hidden elements near 0 (a few in 10,000) change sign, which changes
+          // relu's derivative. Each such element changes one row of a weight's gradient by one
+          // term, which is 4% with 150 rows of input. Rounding alone changes the gradient by 0.2%.
           const bool relu = activation == kernels::Activation::kRelu;
           if (relu && length == 1 && precision == Precision::kBf16) continue;
           const double tolerance = precision == Precision::kFp32 ? 1e-4 : relu ? 0.1 : 0.03;
@@ -172,8 +173,8 @@ TEST_F(OnGpu, Rows) {
   }
 }
 
-// An attention layer in bf16, which computes queries, keys and values in one product, against the
-// same layer in double without rounding to bf16.
+// Compares an attention layer in bf16, which computes queries, keys and values in one product, with
+// the same layer in double without rounding to bf16.
 TEST_F(OnGpu, NarrowAttention) {
   for (const bool softmax : {false, true}) {
     const int64_t heads = 4, length = 150;
@@ -184,7 +185,8 @@ TEST_F(OnGpu, NarrowAttention) {
     }
     ExpectSame(x, {}, torch::kFloat32, 0.05, softmax ? "softmax" : "linear",
                [&](const Tensors& t, const Tensor&) {
-                 // Softmax ignores the keys' bias: that bias's gradient is only rounding error.
+                 // A bias of the keys does not change softmax attention: its gradient is only
+                 // rounding error.
                  const Tensor key_bias = softmax ? t[4].detach() + 0 * t[4] : t[4];
                  const Tensors weights = {t[1], t[3], t[5]}, biases = {t[2], key_bias, t[6]};
                  const bool there = t[0].is_cuda();

@@ -1,4 +1,4 @@
-// Depthwise convolution, LSTM and dropout: the fused forms against the plain ones.
+// Depthwise convolution, LSTM and dropout: compares the fused forms with the plain forms.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
@@ -20,7 +20,7 @@ namespace {
 
 using torch::Tensor;
 
-// Output and gradients of the fused form in fp32 against the plain form (conv1d) in double.
+// Compares outputs and gradients of the fused form in fp32 with the plain form (conv1d) in double.
 TEST(DepthwiseConvolution, FusedEqualsPlain) {
   torch::manual_seed(1);
   const Tensor some = torch::tensor({int64_t{11}, int64_t{0}, int64_t{5}});
@@ -75,7 +75,8 @@ TEST(DepthwiseConvolution, RefusesInvalidArguments) {
   EXPECT_THROW(DepthwiseConvolution(x[0], torch::randn({3, 4}), b, {}, true), Error);
 }
 
-// Output and gradients of both directions: the fused form in fp32 against the plain form in double.
+// Compares outputs and gradients of the fused form in fp32 with the plain form in double, for both
+// directions.
 TEST(Lstm, FusedEqualsPlain) {
   torch::manual_seed(2);
   for (const int64_t length : {1, 9}) {

@@ -63,12 +63,12 @@ inline c10::optional<torch::Tensor> OptionalOf(const torch::Tensor& x) {
   return x.defined() ? c10::optional<torch::Tensor>(x) : c10::nullopt;
 }
 
-// For the backward of a kernel: throws with create_graph. A kernel's gradients have no autograd
-// history, so they would silently contribute zero to second derivatives.
+// Called by the backward of a kernel; throws if create_graph is set. Autograd does not record how a
+// kernel computes gradients, so they would silently contribute zero to second derivatives.
 inline void RefuseSecondDerivative(const char* operation) {
   if (torch::GradMode::is_enabled()) {
     throw InputError(operation,
-                     " in its fused form can be differentiated once; for create_graph, compute "
+                     " in its fused form has no second derivatives; for create_graph, compute "
                      "under PlainGuard (ops/plain.h)");
   }
 }

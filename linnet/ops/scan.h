@@ -1,5 +1,5 @@
-// Gated linear recurrences as a differentiable libtorch operation over kernels/scan.h, which has
-// their equations.
+// Gated linear recurrences as a differentiable libtorch operation over kernels/scan.h, which states
+// the equations.
 //
 //   const kernels::ScanOptions options{.decay = kernels::ScanDecay::kHead,
 //                                      .write = kernels::ScanWrite::kDelta, .scale = 0.18f};
@@ -33,8 +33,9 @@ struct ScanInputs {
 // elsewhere the plain form: libtorch operations, position by position.
 //
 // `lengths` is undefined or a dense int64 [N]: positions >= lengths[n] do not change the state,
-// whatever their keys, values and gates hold, and their outputs read the last state. Throws
-// InputError on options.normalize, and on tensors that do not match each other or the options.
+// whatever their keys, values and gates hold, and their outputs read the sequence's final state.
+// Throws InputError if options.normalize is true, or if tensors do not match each other or the
+// options.
 torch::Tensor Scan(const ScanInputs& in, const kernels::ScanOptions& options,
                    const torch::Tensor& lengths = {});
 
@@ -44,7 +45,7 @@ torch::Tensor Scan(const ScanInputs& in, const kernels::ScanOptions& options,
                    const torch::Tensor& lengths, torch::Tensor& state);
 
 // The elementwise scan: out_t = h_t = e^g_t h_{t-1} + x_t for each channel. x, g and out
-// [N, L, C], with L, C >= 1; state [N, C]. `lengths` and forms are those of Scan().
+// [N, L, C], with L, C >= 1; state [N, C]. `lengths` and the choice of the form are as in Scan().
 torch::Tensor ChannelScan(const torch::Tensor& x, const torch::Tensor& g,
                           const torch::Tensor& lengths = {});
 torch::Tensor ChannelScan(const torch::Tensor& x, const torch::Tensor& g,

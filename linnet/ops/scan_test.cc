@@ -1,5 +1,5 @@
-// Gated recurrences: the fused form against the plain form, the plain form against finite
-// differences, states, pieces, masks.
+// Gated recurrences: compares the fused form with the plain form, and the plain form with finite
+// differences; tests states, pieces and masks.
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/utils.h>
@@ -51,8 +51,8 @@ Tensors Draw(const Case& c, const ScanOptions& options) {
           Random({c.n, c.h, c.d, c.m})};
 }
 
-// Turns random tensors into inputs whose states stay bounded: keys of norm 1, decays of at most 1
-// and strengths in (0, 1).
+// Turns random tensors into inputs whose states stay bounded: keys of norm at most 1, decays of at
+// most 1, and erase and write factors in (0, 1) or, for kRwkv7, vectors of norm at most 1.
 ScanInputs Bounded(const Tensors& t, const ScanOptions& options) {
   const Tensor norm = (t[1].square().sum(3, true) + 1e-3).sqrt(), k = t[1] / norm;
   ScanInputs in{t[0], k, t[2], -t[3].abs(), t[4].sigmoid(), t[5].sigmoid()};
@@ -72,7 +72,8 @@ Tensors Used(const Tensors& t, const ScanOptions& options, bool begun) {
   if (begun) used.push_back(t[6]);
   return used;
 }
-// The inverse of Used(): `all`, in the type of `used`, with the selected tensors from `used`.
+// The inverse of Used(): the tensors of `all`, with the selected ones replaced by those of `used`,
+// and the others converted to the type of `used`.
 Tensors Filled(const Tensors& used, const Tensors& all, const ScanOptions& options, bool begun) {
   Tensors t;
   size_t next = 3;
@@ -191,7 +192,7 @@ TEST(Scan, DoesNotWriteToTheStateGiven) {
   EXPECT_FALSE(torch::equal(state, h_before));
 }
 
-// The inputs are x, g and, if `begun`, a state. x is strided, a slice of a tensor with twice the
+// The inputs are x, g and, if `begun`, a state. x is a strided slice of a tensor with twice the
 // channels.
 TEST(ChannelScan, FusedEqualsPlainAndDifferences) {
   torch::manual_seed(6);

@@ -43,8 +43,8 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, double 
     v = v.masked_fill(beyond.transpose(2, 3), 0);
   }
   Tensor scores = torch::matmul(q * scale, k.transpose(2, 3));
-  // Masks with the lowest finite score instead of -inf and zeros the weights afterwards, so that a
-  // query without keys has an output of 0, not NaN.
+  // Masks with the lowest finite score instead of -inf and sets the masked weights to 0 afterwards,
+  // so that a query without keys has an output of 0, not NaN.
   if (hidden.defined()) scores = scores.masked_fill(hidden, LowestScore(scores.scalar_type()));
   Tensor weights = torch::softmax(scores, -1);
   if (hidden.defined()) weights = weights.masked_fill(hidden, 0);

@@ -17,8 +17,9 @@ namespace linnet::ops {
 
 struct SoftmaxAttentionOptions {
   bool causal = false;  // query i attends to the keys 0 .. i + offset
-  int64_t offset = 0;   // number of keys before query 0; read only if `causal`
-  // If not 0, query i attends to the last `window` of the keys 0 .. i + offset. Only if `causal`.
+  int64_t offset = 0;   // number of keys before query 0; ignored unless `causal`
+  // If not 0, query i attends only to the last `window` of the keys 0 .. i + offset. Ignored unless
+  // `causal`.
   int64_t window = 0;
   // Undefined, or int64 [N]: keys at positions >= lengths[n] are masked out, whatever they and
   // their values hold.

@@ -111,7 +111,7 @@ inline void Check(const Operation& operation, const Tensors& x, bool small) {
 }
 
 inline torch::Tensor Random(at::IntArrayRef shape) { return torch::randn(shape); }
-// A random weight [out, in] whose product has about the scale of its input.
+// A random weight [out, in]. Its product with an input has about the magnitude of that input.
 inline torch::Tensor Weight(int64_t out, int64_t in) {
   return torch::randn({out, in}) / std::sqrt(static_cast<double>(in));
 }

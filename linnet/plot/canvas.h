@@ -26,7 +26,7 @@ struct TextStyle {
   bool bold = false;
   Align align = Align::kLeft;
   bool upwards = false;  // rotated by 90 degrees, read from bottom to top
-  // A wider text keeps both ends, with an ellipsis between them.
+  // Text wider than this keeps its two ends; an ellipsis replaces its middle.
   double most_width = std::numeric_limits<double>::infinity();
 };
 

@@ -18,7 +18,7 @@ const std::string kValidation = "validation_";
 constexpr size_t kSmoothPoints = 50;
 constexpr size_t kMostSmooth = 101;
 
-// Whether every training records the metric, whatever its task.
+// Whether the runs of every task record the metric.
 bool IsOfEveryTask(const std::string& name) { return name == "lr" || name == "tokens_per_second"; }
 
 // The axis label of a metric such as "validation_bits_per_dim".
@@ -190,7 +190,7 @@ Figure RunCurves(const std::vector<RunLog>& runs, const CurveOptions& options) {
                                  [](const Series& series) { return !series.x.empty(); });
     if (!any && (options.from || options.to)) {
       throw InputError(runs.front().path, ": no record of '", metric,
-                       "' lies between --from and --to; its steps go from ",
+                       "' lies between --from and --to; the run's steps go from ",
                        runs.front().first_step, " to ", runs.front().last_step,
                        "; choose another --from or --to");
     }

@@ -179,7 +179,7 @@ class Panel {
     frame_.left =
         box.left + (plot_.y.label.empty() ? 0 : 1.7 * kAxisLabelSize) + y_tick_width_ + kTickGap;
     frame_.right = box.right;
-    // The last tick label may extend beyond the frame. Shrinks the frame so that it fits the box.
+    // The last tick label may extend beyond the frame. Shrinks the frame to make room for it.
     for (int round = 0; round < 2; ++round) {
       FindXTicks();
       double right = box.right;
@@ -291,13 +291,12 @@ class Panel {
         {.size = kPanelTitleSize, .color = look_.text, .bold = true, .most_width = frame_.width()});
   }
 
-  // Sets width, dashes and color of the series' line.
   void SetStroke(size_t i) const {
     const Series& series = plot_.series[i];
     cairo_set_line_width(cr_, series.faint ? kFaintWidth : kLineWidth);
     cairo_set_line_join(cr_, CAIRO_LINE_JOIN_ROUND);
     cairo_set_line_cap(cr_, CAIRO_LINE_CAP_ROUND);
-    // Dash patterns, one per pass through the palette (the first is solid). Guide lines: the third.
+    // Dash patterns, one per pass through the palette; the first is solid. Dotted lines use {1, 5}.
     constexpr double kDashes[][2] = {{0, 0}, {9, 6}, {1, 5}, {16, 6}};
     const size_t pass = static_cast<size_t>(colors_[i]) / look_.palette.size();
     const auto& dashes = kDashes[series.dotted ? 2 : (pass + series.dashed) % std::size(kDashes)];

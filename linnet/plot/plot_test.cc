@@ -23,7 +23,6 @@ using ::testing::StartsWith;
 using Rgb = std::array<int, 3>;
 constexpr Rgb kBlue = {0x00, 0x72, 0xb2}, kRed = {0xd5, 0x5e, 0x00};
 
-// A simple plot with two lines.
 Plot TwoLines() {
   return {.title = "two lines",
           .x = {.label = "step"},

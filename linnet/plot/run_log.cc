@@ -89,7 +89,7 @@ RunLog ReadRunLog(const std::string& run) {
   }
   if (log.tracks.empty()) {
     throw InputError(log.path, log.records == 0
-                                   ? ": holds no records yet; wait for the run's first"
+                                   ? ": holds no records yet; wait until the run writes one"
                                    : ": its records hold no metrics; name another run");
   }
   return log;

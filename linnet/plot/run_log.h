@@ -29,8 +29,8 @@ struct RunLog {
 };
 
 // Reads a run from its folder or metrics file. Ignores an incomplete last line, since the run may
-// still be writing it. Throws InputError: with file and line for any other invalid record, and if
-// there is no run or the run has no record yet.
+// still be writing it. Throws InputError if any other record is invalid (naming file and line), if
+// there is no run, or if the run has no record or no metric yet.
 RunLog ReadRunLog(const std::string& run);
 
 }  // namespace linnet::plot

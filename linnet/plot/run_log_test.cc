@@ -68,7 +68,7 @@ TEST(ReadRunLog, RefusesWhatIsNoRecord) {
   EXPECT_EQ(ReadRunLog(path).records, 3u);
   WriteFileAtomically(path, kTwo + std::string(100'000, '[') + "\n");
   EXPECT_THAT(ErrorOf([&] { ReadRunLog(path); }), HasSubstr(":4: not a rec"));
-  WriteFileAtomically(path, kTwo + std::string("3"));  // complete, though without a newline
+  WriteFileAtomically(path, kTwo + std::string("3"));  // valid JSON, so not an incomplete line
   EXPECT_THAT(ErrorOf([&] { ReadRunLog(path); }), HasSubstr(":4: not a rec"));
 }
 

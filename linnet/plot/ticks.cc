@@ -10,14 +10,14 @@ namespace linnet::plot {
 namespace {
 
 constexpr double kLargest = 1e100, kSmallest = 1e-100;
-// A range narrower than this fraction of its ends is treated as a point.
+// A range narrower than this fraction of max(|low|, |high|) is treated as a point.
 constexpr double kLeastSpan = 1e-9;
 // A tick outside of the range by at most this fraction of a step counts as inside (rounding).
 constexpr double kSlack = 1e-6;
 // Beyond these bounds labels use powers of ten, as in "10⁻⁴".
 constexpr double kSmallPlain = 0.9e-3, kLargePlain = 0.9e15;
 
-// Formats as "−1.50", with a real minus sign, but as "0.00", not "−0.00".
+// Formats with a real minus sign: "−1.50". Values that round to zero have no sign: "0.00".
 std::string Fixed(double value, int decimals) {
   char text[64];
   std::snprintf(text, sizeof(text), "%.*f", decimals, std::abs(value));

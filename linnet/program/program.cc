@@ -87,8 +87,9 @@ std::string Usage(const CLI::App& app, const CLI::ParseError& error) {
 // Opens descriptors 0, 1 and 2 if they are closed. Otherwise the next opened file would get one of
 // these numbers, and output or messages would be written to that file.
 void OpenStandardStreams() {
-  // A closed stdout becomes /dev/full, because lost results are an error; lost messages are not.
-  // open() returns the lowest free descriptor, which must be `fd`.
+  // A closed stdout becomes /dev/full, so that lost results cause an error. A closed stderr becomes
+  // /dev/null, because lost messages are no error. open() returns the lowest free descriptor, which
+  // must be `fd`.
   const char* const devices[] = {"/dev/null", "/dev/full", "/dev/null"};
   for (int fd = 0; fd <= 2; ++fd) {
     if (fcntl(fd, F_GETFD) == -1 && open(devices[fd], O_RDWR) != fd) return;
@@ -157,7 +158,7 @@ int RunProgram(CLI::App& app, int argc, char** argv) {
   if (!std::as_const(app).get_subcommands(any).empty()) app.require_subcommand(1);
   OpenStandardStreams();
   DieAtSignals();                 // programs with data to save call StopAtSignals() later
-  std::signal(SIGXFSZ, SIG_IGN);  // at the file size limit write() fails instead
+  std::signal(SIGXFSZ, SIG_IGN);  // at the file size limit, write() then fails
   try {
     return Run(app, argc, argv);
   } catch (const CLI::ParseError& error) {

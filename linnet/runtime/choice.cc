@@ -40,7 +40,7 @@ size_t BinOf(float weight) {
   return std::min<size_t>(kBins - 1, std::bit_cast<uint32_t>(weight) >> kShift);
 }
 
-// Buffers reused by each thread: tokens are drawn tens of thousands of times a second.
+// Each thread reuses its buffers, because it may draw tens of thousands of tokens a second.
 struct Scratch {
   std::vector<float> weights;
   std::vector<Weighed> candidates, sorted;
@@ -139,10 +139,10 @@ int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Phil
     return last;
   }
   // All tokens lighter than `spare` together hold less than 1 - top_p of the weight. So the tokens
-  // to keep are among those of at least this weight, which are usually few.
+  // to keep are among the tokens that weigh `spare` or more, which are usually few.
   const double wanted = options.top_p * kept;
   const double spare = (kept - wanted) / static_cast<double>(weights.size());
-  // Clamped to the largest weight, 1, in case of rounding.
+  // Clamped to 1, the largest weight, which `spare` may exceed by rounding.
   scratch.Select(std::clamp(static_cast<float>(spare), std::numeric_limits<float>::min(), 1.0f));
   scratch.FillBins();
   size_t bin = kBins;

@@ -17,10 +17,11 @@ namespace linnet {
 
 // Detects when small batches step faster on one thread than on a team. If other processes share the
 // processors, each barrier waits until the operating system runs the last member again: a team's
-// step of 0.7 ms then takes 20 ms. After kTries team steps in a row whose members slept at half the
-// barriers or more, one thread runs kTries steps as a trial. If its fastest step is faster than the
-// fastest of those team steps, one thread runs the next 32 steps, and after each further success in
-// a row twice as many, at most 1024. Outputs do not depend on the choice.
+// step of 0.7 ms then takes 20 ms. After kTries team steps in a row in which members slept at half
+// of the barriers or more, there is a trial: one thread runs kTries steps. The trial succeeds if
+// its fastest step is faster than the fastest of those team steps. Then one thread runs the next 32
+// steps; with each further successful trial in a row, this number doubles, up to 1024. Outputs do
+// not depend on the choice.
 class Crowd {
  public:
   using Clock = std::chrono::steady_clock;

@@ -12,7 +12,7 @@ struct Machine {
   uint32_t sleeps;
   ThreadPool::Waits waits{0xfffffff0, 0xfffffff8};  // wraps around during the test
 
-  // Runs `count` steps; returns how many of them one thread did.
+  // Runs `count` steps; returns how many of them ran on one thread.
   int Steps(int count, size_t batch = 1) {
     int alone = 0;
     for (int i = 0; i < count; ++i) {

@@ -52,7 +52,7 @@ class LINNET_HIDDEN Engine::Impl {
   struct Source {
     const int32_t* tokens = nullptr;
     const float* frames = nullptr;
-    size_t width = 1;  // floats per frame
+    size_t width = 1;  // floats of `frames` per position
     Source From(size_t position) const {
       return {tokens ? tokens + position : nullptr, frames ? frames + position * width : nullptr,
               width};
@@ -90,7 +90,7 @@ class LINNET_HIDDEN Engine::Impl {
     std::vector<Sequence> sequences;
     std::vector<float> outputs;
 
-    // Provides working memory for blocks of up to `size`. Allocates only to grow.
+    // Provides working memory for blocks of up to `size`. Allocates only if the memory must grow.
     void Prepare(const Model::Packed& model, const BlockSize& size, bool alone) {
       if (size == prepared && alone == prepared_alone) return;
       prepared = size, prepared_alone = alone;
@@ -99,7 +99,8 @@ class LINNET_HIDDEN Engine::Impl {
         Allocate(shared, [&](Pieces& p) { TakeShared(model, size, p, common); });
       }
       for (Member& member : members) {
-        if (!alone) {  // A later step may run with members working alone. Steps must not allocate.
+        if (!alone) {
+          // Room for members that work alone. A later step may need it, but must not allocate.
           Workspace unused{};
           Allocate(member.buffer, [&](Pieces& p) { TakeOwn(model, size, true, p, unused); });
         }
@@ -175,7 +176,7 @@ StateData Engine::Impl::NewState(size_t batch) const {
   if (bytes > memory) {
     throw InputError(model_->path(), ": cannot make a state of ", batch, " sequences: it takes ",
                      FormatBytes(bytes), " and this machine has ", FormatBytes(memory),
-                     "; choose another batch");
+                     "; choose a smaller batch");
   }
   return StateData(*model_, batch);
 }
@@ -204,9 +205,9 @@ void Engine::Impl::Prefix(StateData& state, std::span<const size_t> sequences,
   const size_t longest = *std::max_element(lengths.begin(), lengths.end());
   const size_t shortest = *std::min_element(lengths.begin(), lengths.end());
   if (shortest == longest) return Read(state, sequences.data(), batch, tokens, longest, outputs);
-  // These cases are read one sequence at a time: single tokens (steps use another kernel), prefixes
-  // longer than a block (they are split), and fewer sequences than threads (all threads together
-  // are faster); also models that keep their tokens or have an encoder.
+  // The sequences are read one at a time if one has a single token (steps use another kernel), if
+  // one is longer than a block (blocks split it), if there are fewer sequences than threads (all
+  // threads together are faster), or if the model keeps its tokens or has an encoder.
   const StateLayout& layout = *model_->packed().layout;
   if (shortest == 1 || longest > kBlockRows || batch < static_cast<size_t>(pool_.size()) ||
       layout.keeps_tokens || layout.source > 0) {
@@ -400,7 +401,7 @@ void Engine::Impl::RunOn(const Division& division, FunctionRef<void(int)> walk) 
 }
 
 // Continues from the state: reads tokens or frames with the decoder or, in a model without an
-// encoder, with its stack.
+// encoder, with the model's only stack.
 void Engine::Impl::ReadRows(StateData& state, const size_t* chosen, size_t batch, Source source,
                             size_t length, std::span<float> outputs) {
   const Model::Packed& model = model_->packed();
@@ -475,7 +476,7 @@ const size_t* Engine::Impl::Positions(StateData& state) {
   return scratch_.positions.data();
 }
 
-// For models without recurrent state, whose state holds their tokens: reads all tokens again and
+// For models without recurrent state: their StateData holds the tokens. Reads all tokens again and
 // returns the outputs of the new ones.
 void Engine::Impl::ReadAgain(StateData& state, const size_t* chosen, size_t batch,
                              std::span<const int32_t> tokens, size_t length,
@@ -533,7 +534,7 @@ void Engine::Impl::ReadPair(StateData& state, const size_t* chosen, size_t batch
       state.source(at)[state.positions[at]++] = own[t];
     }
     if (t == length) continue;
-    // If all positions have outputs, those before the separator stay 0.
+    // If the caller wants the outputs of all positions, the outputs before the separator stay 0.
     const size_t skipped = rows == length ? t : 0;
     ReadRows(state, &at, 1, {.tokens = own.data() + t}, length - t,
              outputs.empty()

@@ -1,6 +1,6 @@
-// Mixers as the walker runs them (private to linnet/runtime): one object per layer, applied to rows
-// that are already projected. The walker splits a mixer's heads into groups, multiplies the layer's
-// input by each group's projections, calls Run(), and applies the output projection to the result.
+// Mixers as the walker (walker.h) runs them (private to linnet/runtime): one object per layer. The
+// walker splits a mixer's heads into groups, multiplies the layer's input by each group's
+// projections, calls Run() on the result, and applies the output projection to Run()'s output.
 //
 //   std::unique_ptr<RuntimeMixer> mixer = MakeRuntimeMixer({.spec = spec, .causal = true, ...});
 //   for (const Projection& p : mixer->projections()) ...     // the columns of `in` for each head
@@ -44,7 +44,7 @@ struct Block {
   const size_t* positions;          // by place: position at the start of the call
   size_t ahead = 0;                 // positions that earlier blocks of this call have read
   const int32_t* tokens = nullptr;  // [sequences, length], sequences input_stride positions apart
-  const float* frames = nullptr;    // in place of tokens, spec.speech()->Inputs() floats a position
+  const float* frames = nullptr;    // instead of tokens: spec.speech()->Inputs() floats a position
   size_t input_stride = 0;
   bool step = false;        // the call reads one position of each sequence
   float* states = nullptr;  // StateData::data; null: no state is kept
@@ -54,8 +54,8 @@ struct Block {
   const int32_t* recent = nullptr;         // StateData::recent
   size_t recent_stride = 0;                // tokens of `recent` per sequence
   const size_t* memory_lengths = nullptr;  // by place: length of the cross-attention memory
-  // Sequence i's outputs go to outputs + i * sequence_output_stride: those of all positions, or of
-  // the last one only. Null: no outputs.
+  // Sequence i's outputs go to outputs + i * sequence_output_stride: the outputs of all positions
+  // or, with only_last, of the last position. Null: no outputs.
   float* outputs = nullptr;
   size_t sequence_output_stride = 0;
   bool only_last = false;
@@ -88,13 +88,14 @@ struct MixerCall {
   const float* in;
   size_t in_width;
   float* out;  // [rows, heads, M]
-  // This mixer's state (of all heads) of the sequence at place 0; StateOf() finds that of any
-  // sequence of the block. Null: no state is kept; each sequence is whole and starts from zeros.
+  // This mixer's state, for all heads, of the sequence at place 0; StateOf() returns the state of
+  // any sequence of the block. Null: no state is kept, and each sequence is whole and starts from
+  // zeros.
   float* state;
   float* scratch;  // ScratchFloats()
-  // [rows], not null if all heads of the mixer are normalized together and `heads` is a part of
-  // them: Run() then writes the sum of squares of each row of `out`, and does not divide the row by
-  // its root mean square.
+  // [rows]. Not null if all heads of the mixer are normalized together but `heads` are only some of
+  // them. Run() then writes the sum of squares of each row of `out` here, and does not divide the
+  // row by its root mean square.
   float* squares = nullptr;
 
   size_t count() const { return heads.end - heads.begin; }
@@ -120,7 +121,7 @@ struct Projection {
 struct MixerInput {
   std::string shift;  // the token shift's tensor; "": none
   bool carried = false;
-  std::vector<size_t> projections;  // their indices
+  std::vector<size_t> projections;  // indices in RuntimeMixer::projections()
 };
 
 // Size of a mixer's state for one sequence, in floats.
@@ -134,21 +135,22 @@ struct MixerStateSize {
 
 class RuntimeMixer {
  public:
-  // together: number of consecutive heads of the spec that form one head here. It has the queries
-  // and outputs of each of them, and the keys and values that they share.
+  // together: number of consecutive heads of the spec that form one head of this object. Such a
+  // head has the queries and outputs of all of them, and the keys and values that they share.
   explicit RuntimeMixer(const MixerSpec& spec, int together = 1);
   virtual ~RuntimeMixer() = default;
 
   size_t heads() const { return heads_; }
   size_t value_dim() const { return value_dim_; }
 
-  // MixerProjections() of the spec. In cross attention, projections(false) are the queries', for
-  // the attending rows, and projections(true) the keys' and values', for the memory's rows.
+  // MixerProjections() of the spec. In cross attention, projections(false) returns the projection
+  // of queries, for the attending rows, and projections(true) the projections of keys and values,
+  // for the memory's rows.
   const std::vector<Projection>& projections() const { return projections_; }
   std::vector<Projection> projections(bool memory) const;
   const std::vector<MixerInput>& inputs() const { return inputs_; }
-  // The columns of a projection in a MixerCall::in for `heads` heads: those of head h begin at
-  // at + h * stride; if shared, stride is 0.
+  // The columns of a projection in a MixerCall::in for `heads` heads. The first column of head h
+  // has the index at + h * stride; if all heads share the columns, stride is 0.
   struct Columns {
     size_t at, stride;
   };
@@ -157,15 +159,15 @@ class RuntimeMixer {
   const std::string& out_projection() const { return out_projection_; }
 
   virtual MixerStateSize state_size() const { return {}; }
-  // Whether the state keeps recent keys outside its sums and folds RecentKeys() of them at a time
-  // (kernels/linear_step.h). Linear kinds only.
+  // Whether the state keeps recent keys outside its sums and "folds" them, that is, adds them to
+  // the sums, RecentKeys() at a time (kernels/linear_step.h). Linear kinds only.
   virtual bool folds() const { return false; }
   // The number of consecutive heads whose outputs are normalized together. MixerCall::heads is a
   // range of whole such groups, or any range if all heads are one group.
   virtual size_t norm_heads() const { return 1; }
   float norm_eps() const { return norm_eps_; }
-  // Calls body(first float, number of floats, whether each float is a pair of bfloat16) for each
-  // part of a state, to check a loaded state.
+  // For checks of a loaded state: calls body(first, count, narrow) for each part of a state, with
+  // the part's first float and number of floats. narrow: each float holds two bfloat16 numbers.
   virtual void ForParts(size_t capacity, FunctionRef<void(size_t, size_t, bool)> body) const;
 
   // Floats of working memory for blocks of up to `rows` rows, groups of up to `heads` heads, and up

@@ -100,7 +100,7 @@ class CacheMixer : public RuntimeMixer {
   struct Inputs {
     const float *q, *k, *v;
     size_t row, head;              // floats between rows and heads of q and k
-    size_t value_row, value_head;  // the same of v
+    size_t value_row, value_head;  // the same for v
     size_t dim;
 
     In Queries(size_t at, size_t h) const { return Rows(q + h * head, at, row, dim); }

@@ -245,14 +245,17 @@ TEST_P(Conformance, WholeSequencesMatchTheReferenceInAnyBatch) {
       }
       for (Engine* engine : {&one, &two}) {
         for (const size_t batch : {1, 3}) {
-          if (batch == 1 && engine == &one) continue;
+          if (engine == &one && (batch == 1 || length == kLongest)) continue;
           Floats all(batch * length * width), last(batch * width);
           const Input input = together.Slice(0, batch * length);
           Whole(*engine, batch, input, length, all);
-          Whole(*engine, batch, input, length, last);
           for (size_t i = 0; i < batch; ++i) {
             const auto begin = all.begin() + static_cast<ptrdiff_t>(i * length * width);
             EXPECT_EQ(Floats(begin, begin + static_cast<ptrdiff_t>(length * width)), alone[i]) << i;
+          }
+          if (batch == 3 && length == kLongest) continue;
+          Whole(*engine, batch, input, length, last);
+          for (size_t i = 0; i < batch; ++i) {
             EXPECT_EQ(Row(last, i, width), Row(alone[i], length - 1, width)) << i;
           }
         }
@@ -264,8 +267,7 @@ TEST_P(Conformance, WholeSequencesMatchTheReferenceInAnyBatch) {
 // Pieces of length one are steps. ResultsDoNotDependOnThreadsOrBatch varies the threads.
 TEST_P(RnnConformance, PiecesAndStepsMatchTheReference) {
   Subject& of = subject();
-  const std::vector<Pieces> cuts = {Pieces(33, 1), {7, 26},   {4, 1, 2, 1, 25},
-                                    {1, 32},       {60, 140}, {193, 7}};
+  const std::vector<Pieces> cuts = {Pieces(33, 1), {7, 26}, {4, 1, 2, 1, 25}, {60, 100}, {153, 7}};
   std::vector<uint64_t> streams = {0};
   if (of.spec().encoder_decoder()) streams.push_back(2);
   for (const Precision precision : kPrecisions) {
@@ -299,7 +301,7 @@ TEST_P(NoRnnConformance, PiecesEqualTheWholeSequenceSoFar) {
     }
     const size_t width = engine.output_size();
     const Input input = of.Sequence(0);
-    for (const Pieces& pieces : std::vector<Pieces>{{1, 1, 1, 6, 1, 23}, {50, 1, 149}}) {
+    for (const Pieces& pieces : std::vector<Pieces>{{1, 1, 1, 6, 1, 23}, {50, 1, 109}}) {
       State state = engine.NewState(1);
       size_t read = 0;
       for (const size_t piece : pieces) {
@@ -414,7 +416,7 @@ TEST_P(StateConformance, CopiesContinueBitForBit) {
     const auto model = of.In(precision);
     Engine engine(model, {.threads = 1});
     const size_t width = engine.output_size();
-    for (const Pieces& before : std::vector<Pieces>{{4}, {1, 1, 1}, {25, 1, 1}, {90, 1}}) {
+    for (const Pieces& before : std::vector<Pieces>{{4}, {25, 1, 1}, {90, 1}}) {
       SCOPED_TRACE(StrCat(PrecisionName(precision), ", ", before.size(), " pieces, the first of ",
                           before[0]));
       size_t read = 0;

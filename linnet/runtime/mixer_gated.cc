@@ -132,12 +132,12 @@ class GatedMixer : public RuntimeMixer {
     columns_.push_back(columns);
   }
 
-  // Working memory. The scan's inputs have `times_` rows per position, one per delta step. Queries
-  // are zeros in all of them but the last.
+  // Working memory. The scan's inputs have `times_` rows per position, one per delta step. Only the
+  // last of them has the position's query; the queries of the others are zeros.
   struct Pieces {
     float *q, *k, *v;  // [rows, heads, K or V]
     float *decay, *erase, *write;
-    float* out;   // of the scan, if a position has several rows
+    float* out;   // the scan's output, if a position has several rows
     float* x;     // timed: values, before their multiplication by the time step, [rows, heads, V]
     float* gate;  // low-rank products of the gate, [rows, heads, V]
 

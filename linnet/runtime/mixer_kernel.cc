@@ -54,8 +54,8 @@ class KernelMixer : public CacheMixer {
     for (size_t m = 0; m < value_dim_; ++m) out[m] = denominator > 0 ? out[m] / denominator : 0;
   }
 
-  // Similarity from x = q . k / sqrt(D), or |q - k|^2 / sqrt(D) for rbf. The softmax similarity is
-  // exp(x - largest), with the query's largest x, to avoid overflow.
+  // Similarity from x = q . k / sqrt(D), or |q - k|^2 / sqrt(D) for rbf. For softmax it is
+  // exp(x - largest), where `largest` is the largest x of the query's keys, to avoid overflow.
   float Of(float x, float largest) const {
     switch (similarity_) {
       case Similarity::kSoftmax:

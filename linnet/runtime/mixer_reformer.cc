@@ -68,8 +68,8 @@ class ReformerMixer : public RuntimeMixer {
     return {1, length, heads, dim_, value_dim_, rounds_};
   }
 
-  // The kernel scales scores by 1 / sqrt(D). Another scale is applied to q, since keys and buckets
-  // do not depend on the norm of q.
+  // The kernel scales scores by 1 / sqrt(D). If the spec has another scale, q is multiplied by the
+  // quotient of the two; keys and buckets do not depend on the norm of q.
   kernels::Strided<const float> Queries(const MixerCall& call, size_t row, size_t length) const {
     const kernels::Strided<const float> q = Rows(call.in, row, call.in_width, HeadWidth());
     if (stretch_ == 1) return q;

@@ -31,7 +31,7 @@ std::vector<PackedGroup> Groups(size_t count, size_t step, size_t most) {
   return cut;
 }
 
-// Columns of a group of heads.
+// Number of columns of a group of heads.
 size_t Width(const std::vector<Projection>& projections, size_t heads) {
   size_t width = 0;
   for (const Projection& projection : projections) {
@@ -396,7 +396,7 @@ void Model::Packed::ReadTables(const Checkpoint& checkpoint) {
   }
   if (position_dims > 0) {
     positions = AlignedCopy(checkpoint.Tensor("pos_embedding.pe"));
-    // The table counts as computed by the sine formula if rows 2^n - 1 and the last row are.
+    // The table counts as computed by the sine formula if its rows 2^n - 1 and its last row are.
     std::vector<float> row(position_dims);
     for (int64_t t = 0; endless_positions && t < spec.input.max_length; t = 2 * t + 1) {
       const int64_t at = 2 * t + 1 < spec.input.max_length ? t : spec.input.max_length - 1;

@@ -41,7 +41,7 @@ class MixerRef {
     size_t index = 0;  // in its layer, for mixers whose heads differ
     bool causal = true;
     // If `recurrent`, the positions are read in these pieces, with a state that is rounded to bf16
-    // if `narrow`; else all in one pass.
+    // if `narrow`. Otherwise all positions are read in one pass.
     bool recurrent = false, narrow = false;
     Pieces pieces = {};
   };
@@ -157,7 +157,8 @@ class MixerRef {
       }
       return out;
     }
-    // Steps read rounded sums; pieces of several positions do not. Maps with a floor always step.
+    // Steps read rounded sums; pieces of several positions do not. With a floor, the engine reads
+    // pieces in steps, too.
     const double floor = Floor(features);
     kernels::LinearStepRef state(features, value_dim(),
                                  {kernels::FeatureMap::kIdentity, true, spec_.eps}, head.narrow,
@@ -219,8 +220,8 @@ class MixerRef {
     return x;
   }
 
-  // sum_j sim(q, k_j) v_j / (sum_j sim(q, k_j) + eps). Exponentials are divided by the query's
-  // largest.
+  // sum_j sim(q, k_j) v_j / (sum_j sim(q, k_j) + eps). For softmax, each similarity is divided by
+  // the query's largest one.
   Rows Kernel(const Head& head) const {
     const double root = std::sqrt(static_cast<double>(dim()));
     Rows out;
@@ -364,7 +365,7 @@ class ModelRef::Network {
     return Head(Stack("transformer", model_.stack, std::move(x), pieces));
   }
 
-  size_t Inputs() const { return Size(spec_.speech()->Inputs()); }  // of a frame
+  size_t Inputs() const { return Size(spec_.speech()->Inputs()); }  // floats per position
 
  private:
   static size_t Size(int n) { return static_cast<size_t>(n); }
@@ -419,8 +420,8 @@ class ModelRef::Network {
     }
   }
 
-  // Returns zeros before the separator, then the outputs of the decoder, which attends to those of
-  // the encoder.
+  // Returns zeros before the separator, then the outputs of the decoder, which attends to the
+  // encoder's outputs.
   Rows Pair(const std::vector<int32_t>& tokens, Pieces pieces) {
     const auto separator = std::find(tokens.begin(), tokens.end(), Vocabulary::kSeparator);
     const auto first = static_cast<size_t>(separator - tokens.begin());
@@ -457,7 +458,7 @@ class ModelRef::Network {
       const MixerSpec& own = spec_.stack.mixer(Size(l));
       const MixerSpec self = encoder ? CrossMixer(own) : own;
       if (spec_.stack.convolution > 0) {
-        next();  // skips the convolution, which has no groups
+        next();  // skips the convolution's part, which has no groups
         add(layer + "convolution_norm",
             [&](const Rows& y) { return Convolved(layer + "convolution", y); });
       }
@@ -579,7 +580,7 @@ class ModelRef::Network {
 
   // Mixed() for a recurrence. The state is not rounded, so pieces do not matter.
   Rows Recurrence(const std::string& name, const MixerSpec& mixer, const Rows& x) {
-    const MixerInfo kind = FindMixer(mixer.kind);
+    const MixerInfo& kind = FindMixer(mixer.kind);
     std::map<std::string, Rows> in;
     GatedHead head;
     for (const ProjectionInfo& projection : MixerProjections(mixer)) {
@@ -592,10 +593,12 @@ class ModelRef::Network {
                    projection.shift.empty() ? x : Shifted(StrCat(name, ".", projection.shift), x));
       if (projection.carries) carried_ = own;
     }
+    auto tensors = std::make_shared<std::map<std::string, Row>>();
     for (const TensorInfo& info : kind.tensors(mixer)) {
       const auto from = checkpoint_.Tensor(StrCat(name, ".", info.name));
-      head.own[info.name].assign(from.begin(), from.end());
+      (*tensors)[info.name].assign(from.begin(), from.end());
     }
+    head.own = tensors;
     std::vector<GatedHead> heads;
     std::vector<Rows> outs;
     for (; head.index < Size(mixer.heads); ++head.index) {

@@ -29,9 +29,10 @@ class ModelRef {
   ModelRef(const Checkpoint& checkpoint, const Model& model);
   ~ModelRef();
 
-  // The head's outputs at each position. Reads the first `prefix` positions in one call (which does
-  // not round the sums of narrow models) and the others one by one; or, given `pieces`, reads all
-  // positions in calls of these lengths. Models without recurrent state read the whole sequence.
+  // The head's outputs at each position. Reads the first `prefix` positions in one call and the
+  // others one by one or, given `pieces`, all positions in calls of these lengths. A call of
+  // several positions does not round the sums of narrow models. Models without recurrent state read
+  // the whole sequence.
   Rows Outputs(const std::vector<int32_t>& tokens, size_t prefix = 0);
   Rows Outputs(const std::vector<int32_t>& tokens, const Pieces& pieces);
   // The same for frames [positions * Inputs()].

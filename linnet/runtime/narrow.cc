@@ -26,9 +26,9 @@ Int8Matrix::Int8Matrix(std::span<const float> weight, size_t out, std::span<cons
   }
 }
 
-// Only the feed-forward layer's input needs per-channel factors. In the digits model a few of its
-// channels are many times larger than the rest; without factors they caused four fifths of int8's
-// increase in bits/dim, not counting the predictor's share.
+// Only the feed-forward layer's input needs per-channel factors. In the digits model a few channels
+// of this input are many times larger than the rest. Without factors, these channels caused four
+// fifths of int8's increase in bits/dim, not counting the increase that an int8 predictor causes.
 std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string& tensor_name) {
   const auto is = [&](std::string_view end) { return tensor_name.ends_with(end); };
   if (!is(".linear1.weight") && !is(".gate.weight")) return {};
@@ -68,7 +68,7 @@ void CheckSize(std::span<const float> weights, const std::string& path, const st
     if (std::abs(weight) <= kMost) continue;
     throw InputError(
         path, ": tensor ", Quote(tensor), " has the weight ", weight,
-        ", with which the model's outputs overflow; its training diverged, or the file "
+        ", so large that the model's outputs overflow; the model's training diverged, or the file "
         "is damaged");
   }
 }

@@ -27,14 +27,14 @@ struct Int8Matrix {
 
 // Factors for the inputs of an int8 matrix that reads a norm's output: powers of two that bring the
 // channels to a similar scale. A channel's scale is estimated as 3 |weight| + |bias|, from the
-// norm's parameters. Empty unless the matrix is the first of a feed-forward block (or its gate).
+// norm's parameters. Empty unless the matrix is linear1 or the gate of a feed-forward block.
 std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string& tensor_name);
 
 // Writes the model with its matrices in `precision` and with all metadata of its file. Omits the
 // position table if it equals the computed one. The new file gives the same outputs, bit for bit,
 // as the old file opened in `precision`, except that the new file's embeddings are rounded to bf16.
-// Throws InputError if a weight is not finite or its magnitude exceeds 1e15, and the errors of
-// SafetensorsWriter::Write().
+// Throws InputError if a weight is not finite or its magnitude exceeds 1e15, and whatever
+// SafetensorsWriter::Write() throws.
 void WriteNarrowed(const Checkpoint& checkpoint, Precision precision, const std::string& path);
 
 }  // namespace linnet

@@ -113,7 +113,7 @@ struct LINNET_HIDDEN Model::Packed {
                ? kernels::PackedLinearSize(in, out) * sizeof(float)
                : kernels::PackedNarrowSize(NarrowTypeOf(precision), in, out);
   }
-  // Whether the model is an RNN, that is, every layer has a state. Other models read whole
+  // Whether the model runs as an RNN, because every layer has a state. Other models read whole
   // sequences.
   bool steps() const { return steps_; }
 
@@ -154,8 +154,8 @@ struct LINNET_HIDDEN Model::Packed {
   bool steps_ = true;
 };
 
-// y = x W^T + b for rows of floats. For a narrow matrix the rows are first rounded into `narrow`
-// (NarrowRowsSize() bytes; null in f32), after a multiplication by `factor` [in] unless it is null.
+// y = x W^T + b for rows of floats. For a narrow matrix, the rows are first multiplied by `factor`
+// [in], unless it is null, and rounded into `narrow` (NarrowRowsSize() bytes; null in f32).
 inline void Multiply(Precision precision, size_t rows, size_t in, size_t out, const float* x,
                      size_t x_stride, PackedMatrix matrix, kernels::LinearMode mode, float* y,
                      size_t y_stride, std::byte* narrow, const float* factor = nullptr) {

@@ -59,7 +59,7 @@ class Packer {
  private:
   void Pack(Precision precision, const float* weight, size_t out, size_t in, size_t begin,
             size_t end, std::span<const float> factor, const float* bias, std::byte* to);
-  // Packs columns [begin, end) of a rounded matrix. Scales are those of its whole rows.
+  // Packs columns [begin, end) of a rounded matrix. The scales belong to whole rows of the matrix.
   static void PackRounded(const Int8Matrix& matrix, size_t in, size_t begin, size_t end,
                           const float* bias, std::byte* to);
   std::byte* Take(size_t bytes);

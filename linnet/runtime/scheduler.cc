@@ -60,8 +60,9 @@ struct LINNET_HIDDEN Scheduler::Impl {
   SchedulerOptions options_;
   size_t most_positions_;
   State state_;
-  // The running request of each sequence of state_; null: none. A slot is an index of both. Shared
-  // with the running callback, which may cancel its own request.
+  // The running request of each sequence of state_; null: none. A slot is an index both in slots_
+  // and of a sequence of state_. Entries are shared with the running callback, which may cancel its
+  // own request.
   std::vector<std::shared_ptr<Entry>> slots_;
   std::deque<Entry> waiting_;
   size_t running_ = 0, first_prompt_ = 0;
@@ -102,8 +103,8 @@ std::optional<uint64_t> Scheduler::Impl::Submit(Request&& request) {
   size_t begin = 0;
   if (request.from) {
     if (request.from->batch() != 1) {
-      throw InputError("a request begins with the state of one sequence; this one has ",
-                       request.from->batch());
+      throw InputError("a request begins with the state of one sequence; this state has ",
+                       request.from->batch(), " sequences");
     }
     StateData::Of(request.from->data_).CheckFits(model);
     begin = request.from->position();
@@ -111,7 +112,7 @@ std::optional<uint64_t> Scheduler::Impl::Submit(Request&& request) {
   const size_t positions = most_positions_;
   if (begin > positions || request.prompt.size() > positions - begin) {
     throw InputError(model.path(), ": the model has ", positions, " positions; ", begin,
-                     " are read and a prompt of ", request.prompt.size(), " does not fit");
+                     " are read, and a prompt of ", request.prompt.size(), " tokens does not fit");
   }
   const size_t free = slots_.size() - running_;
   if (waiting_.size() >= free && waiting_.size() - free >= options_.queue) return {};
@@ -165,7 +166,8 @@ void Scheduler::Impl::Admit() {
 
 // Reads prompts in turn, so that none starves. Each pass of the outer loop reads, in one call of
 // the engine, the next piece of one prompt, and pieces of other prompts as far as the budget lasts.
-// All are of the first piece's kind: the last of its prompt or not, one token or more.
+// All pieces of a call resemble the first: all end their prompts or none does, and all are single
+// tokens or none is.
 void Scheduler::Impl::ReadPrompts() {
   const auto left = [&](size_t slot) {
     return slots_[slot] ? slots_[slot]->request.prompt.size() - slots_[slot]->read : 0;

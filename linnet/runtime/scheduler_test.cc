@@ -129,8 +129,9 @@ TEST(Scheduler, ContinuesFromAState) {
   EXPECT_EQ(seen[1].outputs, want);
 }
 
-// Requests that continue from the states given to `passed`, the last one with the outputs at the
-// prompt's end, get the same bits as a request with the whole prompt.
+// Requests that continue from the states given to `passed` get the same bits as a request with the
+// whole prompt. The last of these states has read the prompt to its end, so its request also gets
+// the outputs there.
 TEST(Scheduler, SharedPromptsAreReadOnce) {
   const auto model = SmallModel();
   for (const bool parallel : {false, true}) {
@@ -209,7 +210,8 @@ TEST(Scheduler, RefusedRequestsAreUnchanged) {
   EXPECT_TRUE(endless.Submit(Asking({1}, 1, seen[0])));
 }
 
-// A long prompt is read although shorter prompts keep arriving, however few tokens a round reads.
+// A long prompt is read although shorter prompts keep arriving. This holds for any number of tokens
+// per round.
 TEST(Scheduler, EveryPromptIsReadEventually) {
   const auto model = SmallModel();
   Engine engine(model, {.threads = 1});

@@ -1,5 +1,5 @@
-// The second factor of a product of low rank, in fp32 (private to linnet/runtime). The first factor
-// is one of the mixer's projections.
+// The second factor of a low-rank product, in fp32 (private to linnet/runtime). The first factor is
+// one of the mixer's projections.
 //
 //   SecondFactor factor(weight, bias, heads, width);        // weight [heads * width, rank]
 //   factor.Apply(rows, x, x_stride, heads, y, y_stride);    // y = x W^T + b, for these heads

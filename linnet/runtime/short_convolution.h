@@ -52,7 +52,7 @@ class ShortConvolution {
       if (rows.past == nullptr) return nullptr;
       return rows.past + static_cast<size_t>(t + static_cast<ptrdiff_t>(taps_) - 1) * channels_;
     };
-    const auto oldest = static_cast<ptrdiff_t>(taps_) - 1;  // positions before the row
+    const auto oldest = static_cast<ptrdiff_t>(taps_) - 1;  // how far back a row reads
     for (size_t row = 0; row < rows.length; ++row) {
       const auto t = static_cast<ptrdiff_t>(row);
       for (size_t p = 0; p < parts.size(); ++p) {
@@ -75,7 +75,7 @@ class ShortConvolution {
         }
       }
     }
-    // Moves the past. In this order, no row of it is overwritten before it is read.
+    // Updates the past inputs. In this order, no past row is overwritten before it is read.
     for (size_t w = 0; rows.past != nullptr && w + 1 < taps_; ++w) {
       const auto t = static_cast<ptrdiff_t>(rows.length + w) - oldest;
       std::copy_n(input(t), channels_, rows.past + w * channels_);

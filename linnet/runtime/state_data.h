@@ -49,14 +49,14 @@ struct StateData {
   void LoadSequence(const std::string& path, const Model& of, size_t sequence, int64_t position,
                     uint8_t keys);
 
-  // Encoder-decoders keep the encoder's tokens in `recent`: their number (-1 before the separator),
-  // then the tokens.
+  // Encoder-decoders keep the encoder's tokens in `recent`: first their number, which is -1 until
+  // the separator is read, then the tokens.
   int32_t& source_length(size_t sequence) { return recent[sequence * tokens()]; }
   int32_t* source(size_t sequence) { return recent.data() + sequence * tokens() + 1; }
 
   uint64_t model = 0;  // the model's fingerprint
   std::shared_ptr<const StateLayout> layout;
-  size_t capacity = 0;            // positions that have room; 0 if the layout does not grow
+  size_t capacity = 0;            // number of positions that fit; 0 if the layout does not grow
   std::vector<size_t> positions;  // [batch]
   std::vector<uint8_t> waiting;   // [batch]: number of keys not yet folded (kernels/linear_step.h)
   AlignedBuffer<float> data;      // [batch, StateLayout::Floats(capacity)]

@@ -15,9 +15,9 @@ namespace linnet {
 
 struct StateLayout {
   std::vector<MixerStateSize> parts;
-  // A state also keeps tokens: the last `reach` (ModelSpec::Reach()), the token at position p at
-  // index p mod reach; if keeps_tokens, all tokens, up to the capacity; in encoder-decoders, the
-  // tokens of the encoder.
+  // A state also keeps tokens. If keeps_tokens: all tokens, up to the capacity. In
+  // encoder-decoders: the tokens of the encoder. In other models: the last `reach` tokens
+  // (ModelSpec::Reach()), where the token at position p has the index p mod reach.
   size_t reach = 0;
   bool keeps_tokens = false;
   size_t source = 0;          // encoder-decoders: maximum number of encoder tokens; 0: no encoder
@@ -44,8 +44,8 @@ struct StateLayout {
     return keeps_tokens ? capacity : source > 0 ? source + 1 : reach;
   }
 
-  // Copies a sequence's floats to memory of another capacity: of caches, the first `length`
-  // positions.
+  // Copies a sequence's floats to memory of another capacity. Of caches, copies the first `length`
+  // positions only.
   void Move(const float* from, size_t from_capacity, float* to, size_t to_capacity,
             size_t length) const;
 };

@@ -51,7 +51,8 @@ TEST(State, SequencesAtDifferentPositionsStepTogether) {
   }
 }
 
-// Pieces of unequal length give the same bits in outputs and states, read together or one by one.
+// Pieces of unequal length give the same bits in outputs and states, whether the engine reads them
+// together or one by one.
 TEST(State, PiecesOfUnequalLengthAreReadTogether) {
   ModelSpec spec = LongCopy();
   spec.stack.mixer().kind = "full";

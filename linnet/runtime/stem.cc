@@ -72,7 +72,7 @@ void Stem::ForColors(size_t begin, size_t end, Body body) const {
   }
 }
 
-// Byte `index` of the row's sequence; it must be read at or before the row.
+// Byte `index` of the row's sequence. The byte must be one that is read at or before the row.
 int32_t Stem::Byte(const Row& row, size_t index) const {
   if (index < block_.Position(row.sequence)) {
     const size_t reach = model_.layout->reach;

@@ -16,14 +16,14 @@ namespace linnet {
 
 // Working memory.
 struct StemWork {
-  float* features;    // [rows, channels], of the block's rows; shared like x
+  float* features;    // [rows, channels], of the block's rows; shared like Workspace::x
   float* in;          // [kStemRows, inputs of a convolution]
   float* out;         // [kStemRows, outputs of a convolution]
   float* sum;         // [rows, d_model], shared; used if a team divides the columns, not the rows
   std::byte* narrow;  // rounded inputs of the second convolution, in narrow models
 };
 
-// Rows of one color that are multiplied together.
+// Maximum number of rows of one color that are multiplied together.
 inline constexpr size_t kStemRows = 32;
 
 // Floats of StemWork::in and out, and bytes of narrow; 0 without a stem.

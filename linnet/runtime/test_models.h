@@ -98,8 +98,8 @@ inline ModelSpec TiedText() {
   return spec;
 }
 
-// A language model of today's kind: RMS norms first, gated feed-forward blocks, few biases, no
-// positions.
+// A language model in today's style: RMS norms with norm_first, gated feed-forward blocks, few
+// biases, no position embedding.
 inline ModelSpec ModernText() {
   ModelSpec spec = TiedText();
   spec.stack.norm = NormKind::kRms, spec.stack.norm_first = true;
@@ -109,7 +109,7 @@ inline ModelSpec ModernText() {
   return spec;
 }
 
-// The same, with softmax attention over a window in every second layer.
+// Like ModernText(), but with gated-delta-net and softmax attention over a window in turn.
 inline ModelSpec HybridText() {
   ModelSpec spec = ModernText();
   MixerSpec gated = spec.stack.mixer(), full = gated;

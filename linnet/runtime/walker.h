@@ -57,7 +57,7 @@ struct Workspace {
   float* shifted;          // [at most kBlockRows rows, d_model], if the model has token shifts
   float* carried;          // [rows, columns that a layer's mixer passes to later ones]; shared
   float* mixer;            // RuntimeMixer::ScratchFloats()
-  float* mixed;            // for convolutions: [rows, d_model], 2 x [width + rows, d_model]
+  float* mixed;            // for convolutions: [rows, d_model], then two [width + rows, d_model]
   float* lstm;             // for an LSTM
   StemWork stem;
 };

@@ -54,9 +54,9 @@ class Batcher : public Worker {
   // runs.
   void Flush() { snapshots_.Flush(); }
 
-  // running, waiting, capacity: numbers of sequences. generated: tokens. read, known: prompt tokens
-  // that the model has read, and that were restored from snapshots. hits, misses: prompts that had
-  // a snapshot (of a prefix, at least), and that had none.
+  // running, waiting, capacity: numbers of sequences. generated: tokens. read: prompt tokens that
+  // the model has read. known: prompt tokens restored from snapshots. hits: prompts with a snapshot
+  // of the prompt or of a prefix. misses: prompts without one.
   struct Counts {
     size_t running = 0, waiting = 0, capacity = 0;
     uint64_t generated = 0, read = 0, known = 0, hits = 0, misses = 0;
@@ -84,7 +84,7 @@ class Batcher : public Worker {
   BatcherOptions options_;
   Snapshots snapshots_;
   Scheduler scheduler_;
-  // The unfinished prompts of each request, by its number. Only the stepping thread uses them.
+  // The unfinished prompts of each request, by request number. Only the stepping thread uses them.
   std::unordered_multimap<uint64_t, std::shared_ptr<Job>> jobs_;
   std::atomic<size_t> outstanding_{0}, running_{0};
   std::atomic<uint64_t> generated_{0}, read_{0}, known_{0}, hits_{0}, misses_{0};

@@ -110,7 +110,7 @@ TEST_F(Completions, RefusesAPromptOfAnotherForm) {
   EXPECT_EQ(Refused({{"prompt", {~uint64_t{0}}}}),
             "'prompt' has the token 18446744073709551615; this model's tokens are 0 to 258");
   const std::string whole =
-      "'prompt' has a list of tokens with an element that is not a whole number";
+      "'prompt' has a list of tokens in which an element is not a whole number";
   EXPECT_EQ(Refused({{"prompt", {3, 1.5}}}), whole);
   EXPECT_EQ(Refused(json::parse(R"({"prompt": [[3], ["a"]]})")), whole);
 }

@@ -1,4 +1,5 @@
-// The thread sanitizer ignores memory fences. Without fences, Asio's mutexes order these accesses.
+// The thread sanitizer ignores memory fences and would report races. With this macro, Asio uses no
+// fences: its mutexes order all accesses.
 #ifdef __SANITIZE_THREAD__
 #define BOOST_ASIO_DISABLE_FENCED_BLOCK
 #endif
@@ -135,7 +136,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool waits_to_read_ = false, waits_to_write_ = false, processing_ = false;
   bool ended_ = false;  // the client has ended its sending side
   std::string remote_;
-  std::string in_;  // received and not parsed
+  std::string in_;  // received, not parsed yet
   HeaderScan scan_;
   std::string head_, body_;  // to be written, from sent_ on
   size_t sent_ = 0;
@@ -178,8 +179,8 @@ class Request : public Exchange, public std::enable_shared_from_this<Request> {
   }
 
  private:
-  // Calls `function` on the connection's strand, at once if this thread is running it. Does nothing
-  // if the connection has closed or this is not its current request.
+  // Calls `function` on the connection's strand, at once if this thread runs the strand. Does
+  // nothing if the connection has closed or this is not its current request.
   template <class Function>
   void Do(Function function) {
     const auto connection = connection_.lock();
@@ -246,8 +247,8 @@ void Connection::OnReadable() {
 
 void Connection::OnEnd() {
   ended_ = true;
-  // A client that has shut down its sending side still gets a complete response, but no response
-  // that is still being computed or streamed.
+  // After a client has shut down its sending side, it still gets a response that is complete; one
+  // that is still being computed or streamed is dropped.
   if (state_ == State::kAnswer && (!answering_ || next_)) return Close();
   Process();
 }
@@ -626,7 +627,7 @@ void HttpServer::Run() {
     while (!impl.context.stopped()) {
       try {
         impl.context.run();
-      } catch (const std::exception&) {  // out of memory: costs the request that needed it
+      } catch (const std::exception&) {  // out of memory: fails the request that needed it
       }
     }
   };

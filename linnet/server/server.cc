@@ -303,7 +303,7 @@ std::optional<HttpResponse> Server::Impl::Check(const HttpRequest& request) {
     return ErrorResponse(415, "send JSON, with Content-Type: application/json");
   }
   if (!request.Field("Content-Encoding").empty()) {
-    return ErrorResponse(400, "the body has a Content-Encoding; send it as it is");
+    return ErrorResponse(400, "the body has a Content-Encoding; send the body without one");
   }
   if (draining) return ErrorResponse(503, "the server is stopping");
   return {};

@@ -118,7 +118,7 @@ bool BecomesIdle(const Batcher& batcher) {
   return batcher.idle();
 }
 
-// A request gives the same bits alone, among other requests, and from their snapshots.
+// A request gives the same bits alone, among other requests, and from snapshots.
 TEST(Batcher, NeitherCompanyNorSnapshotsChangeABit) {
   const std::vector<size_t> lengths = {1, 7, 128, 129, 300, 513};
   std::map<size_t, std::vector<Tokens>> alone;
@@ -144,7 +144,8 @@ TEST(Batcher, NeitherCompanyNorSnapshotsChangeABit) {
       EXPECT_EQ(gathered.known_[i], again && lengths[i] >= SnapshotOptions().from ? lengths[i] : 0);
     }
   }
-  // Of the 400 tokens that a prompt shares with an earlier one, those of whole pieces are known.
+  // This prompt shares 400 tokens with an earlier one. Snapshots exist after every 128 tokens, so
+  // 384 of them are known.
   Tokens prompt = Prompt(513, 5);
   prompt.resize(400), prompt.push_back(4);
   Gathered gathered;
@@ -462,7 +463,7 @@ TEST(Server, EndsARequestWhoseTimeIsOver) {
       continue;
     }
     EXPECT_GT(generated(result), 0u);
-    EXPECT_LT(generated(result), whole);  // `whole` took 1,500 steps; Tick() comes sooner
+    EXPECT_LT(generated(result), whole);  // 1,500 steps take longer than the interval of Tick()
   }
 }
 

@@ -55,8 +55,8 @@ double FileBytes(const fs::path& base) {
 const fs::file_time_type process_start = fs::file_time_type::clock::now();
 
 // Whether the file is a temporary file (AtomicFile) whose process has ended, so that nobody will
-// rename or remove it. Writing takes far less than an hour. So if the file is older and a process
-// with the number in its name runs, this is a later process.
+// rename or remove it. The file's name has the number of the process. If a process with this number
+// runs, but the file is older than an hour, that is a later process: writing takes far less time.
 bool IsOrphan(const fs::directory_entry& file) {
   const std::string name = file.path().filename();
   constexpr std::string_view kTemporary = ".tmp.";

@@ -62,7 +62,8 @@ class Snapshots {
     std::shared_ptr<const Snapshot> snapshot;
   };
   // Returns the snapshot of the whole prompt if it exists and has outputs, else the snapshot of the
-  // longest proper prefix that has one, among prefixes of a multiple of Scheduler::kPiece tokens.
+  // longest proper prefix that has one. Only prefixes of a multiple of Scheduler::kPiece tokens are
+  // considered.
   Found Find(std::span<const int32_t> prompt);
 
   void Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snapshot> snapshot);

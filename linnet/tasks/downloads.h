@@ -20,8 +20,8 @@ struct DownloadableSet {
   std::vector<RemoteFile> files;     // kept as downloaded
   std::vector<std::string> mirrors;  // URLs of folders, in order of preference
   std::string next;  // suggested next command; DIR stands for the data folder, without a final '/'
-  // If the download is a tar archive to unpack: the folder in the archive whose files are written
-  // next to the archive. Empty if linnet reads the downloaded files as they are.
+  // A folder in the downloaded tar archive; its files are unpacked next to the archive. Empty: the
+  // downloaded files are used as they are.
   std::string unpack = "";
   RemoteFile contains = {};  // a file in `unpack` whose checksum is verified before unpacking
 };

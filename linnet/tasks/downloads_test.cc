@@ -47,12 +47,12 @@ TEST(Downloads, EntriesAreWellFormed) {
 
 TEST(Downloads, NamesAreThoseThatTheReadersExpect) {
   for (const DownloadableSet& set : DownloadableSets()) {
-    if (set.next.starts_with("linnet train text")) {  // reads one file
+    if (set.next.starts_with("linnet train text")) {  // training on text reads one file
       ASSERT_EQ(set.files.size(), 1u);
       EXPECT_THAT(set.next, HasSubstr("--data DIR/" + set.files[0].name + " "));
       continue;
     }
-    if (!set.unpack.empty()) continue;  // the readers read the unpacked files
+    if (!set.unpack.empty()) continue;  // linnet reads the unpacked files, not the download
     TempDir dir;
     for (const RemoteFile& file : set.files) WriteFileAtomically(dir / file.name, "");
     EXPECT_TRUE(FindImageDataset(set.name).present(dir.path())) << set.name;

@@ -27,17 +27,19 @@ namespace linnet::server {
 enum class Ended : uint8_t { kDone, kFull, kCancelled, kFailed };
 
 // Several sequences that continue one prompt. ended() is called on the worker's thread. next() and
-// begun() may be called on engine threads, next() for several sequences at once. None of these
-// functions may block, because all running sequences would wait.
+// begun() may be called on engine threads; next() may run for several sequences at the same time.
+// None of these functions may block, because all running sequences would wait.
 struct Work {
   std::vector<int32_t> prompt;
   size_t sequences = 1;
   // The next token of a sequence, from the model's outputs; nullopt ends the sequence.
   std::function<std::optional<int32_t>(size_t sequence, std::span<const float> outputs)> next;
-  // The last call for each sequence. With kFailed, `why` is the exception's message.
+  // Called once for each sequence, as its last callback. With kFailed, `why` is the exception's
+  // message.
   std::function<void(size_t sequence, Ended how, const std::string& why)> ended;
-  // Called once when the prompt has been read, before the first next(). The prompt's first `known`
-  // tokens were not computed but taken from a reused state. The function may be empty.
+  // Called once when the prompt has been read, before the first next(). `known`: number of tokens
+  // at the prompt's beginning that were not computed, because a saved state was reused. May be
+  // empty.
   std::function<void(size_t known)> begun = {};
 };
 
@@ -82,8 +84,8 @@ struct Refusal {
 };
 
 // Statistics of a request for its log line and the metrics; written by the batcher's and the
-// engine's threads. Counts are numbers of tokens: in the prompt, in its reused prefix (`known`),
-// and generated.
+// engine's threads. `prompt` and `generated` count tokens; `known` counts the tokens of the prompt
+// whose state was reused.
 struct Account {
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   std::atomic<size_t> prompt{0}, known{0}, generated{0};
@@ -139,12 +141,13 @@ class Fields {
 // unknown name.
 const ServedModel& Choose(const std::vector<ServedModel>& models, const Fields& fields);
 
-// Serializes JSON. Replaces invalid UTF-8 by U+FFFD: callbacks, which use this, must not throw.
+// Serializes JSON. Replaces invalid UTF-8 by U+FFFD instead of throwing, because callbacks that
+// call this function must not throw.
 std::string Dump(const nlohmann::ordered_json& value);
 // A server-sent event, "event: NAME\ndata: {...}\n\n"; only the data if the name is empty.
 std::string Event(std::string_view name, const nlohmann::ordered_json& data);
 
-// Temperature, top_k and top_p of a request; a missing field has its value in `otherwise`. Sets
+// Temperature, top_k and top_p of a request; for a missing field, the value in `otherwise`. Sets
 // `seed` to the request's seed, or to a random one if the request has none.
 ChoiceOptions ChoiceOf(const Fields& fields, const ChoiceOptions& otherwise, uint64_t& seed);
 

@@ -1,6 +1,6 @@
 // A queue for the pieces of an answer, from the threads that compute them to the thread that sends
-// them. Neither side waits, so a slow client delays nobody. The queue does not limit its size: the
-// reader checks size().
+// them. Neither side waits, so a slow client does not delay the computation. The queue has no
+// maximum size; its reader checks size().
 //
 //   Pipe pipe;
 //   pipe.Push("data: ...\n\n");  pipe.Close();                    // some threads

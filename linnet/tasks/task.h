@@ -28,7 +28,8 @@ namespace linnet {
 
 // The location of a data set.
 struct DatasetOptions {
-  std::string dir, name;  // dir: a folder or file; empty name: the data set found in dir
+  // dir: a folder or file. name: a data set; if empty, it is detected from the files in dir.
+  std::string dir, name;
   std::string split = "test";
 };
 
@@ -40,8 +41,8 @@ struct EvalOptions {
   uint64_t seed = 0;  // of generated test sequences
 };
 
-// Generated test sequence i uses stream kFreshStreams + i of its seed, far from the streams near 0
-// (training) and near 2^64 (validation) that a run with the same seed uses.
+// Generated test sequence i uses stream kFreshStreams + i of its seed. A training run with the same
+// seed uses only streams near 0 (training) and near 2^64 (validation), so test sequences are new.
 inline constexpr uint64_t kFreshStreams = uint64_t{1} << 62;
 
 struct Evaluation {
@@ -61,9 +62,8 @@ struct Task {
 
   // The verb that the progress line of an evaluation shows.
   const char* evaluating = "evaluating";
-  // Evaluates a model. Null if the task has no evaluation, or if another function evaluates it
-  // (speech/eval.h).
-  // Throws InputError on missing data and on data that the model cannot read.
+  // Evaluates a model. Throws InputError on missing data and on data that the model cannot read.
+  // Null if the task has no evaluation, or one that is called directly (speech/eval.h).
   Evaluation (*evaluate)(const EvalOptions& options, Engine& engine,
                          const EvalProgress& report) = nullptr;
 
@@ -90,7 +90,7 @@ bool IsOf(const ModelSpec& spec, const Task& task);
 // Throws InputError for a model of another task; `user` names the caller in the message.
 void CheckTask(const Model& model, const Task& task, const std::string& user);
 
-// The lines of `linnet info` about a model's task, which may be unknown.
+// The lines of `linnet info` about a model's task. If the task is not registered: only its name.
 TaskLines DescribeTask(const ModelSpec& spec);
 
 // Throws RuntimeError if `mean`, an evaluation result, is not finite: the weights are broken.

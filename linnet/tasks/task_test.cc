@@ -13,7 +13,8 @@
 namespace linnet {
 namespace {
 
-// A task from outside the library: counts the tokens that the model would repeat.
+// A task that the library does not contain. Its evaluation counts the tokens after which the model
+// predicts the same token again.
 Evaluation EvalToy(const EvalOptions& options, Engine& engine, const EvalProgress& report) {
   const auto vocabulary = static_cast<int32_t>(engine.model().spec().input.vocabulary);
   const size_t count = options.limit > 0 ? options.limit : static_cast<size_t>(vocabulary);

@@ -214,9 +214,9 @@ std::vector<std::string> PatternOf(const std::string& attention) {
   return kinds;
 }
 
-// Calls visit(name, of_softmax, setting, parameter) for each option that only some mixers have.
-// of_softmax: only softmax attention has it. The setting in `c` and the parameter in `mixer` have
-// the same default.
+// Calls visit(name, of_softmax, setting, parameter) for each option that only some mixers have;
+// of_softmax is true if only softmax attention has it. The setting in `c` and the parameter in
+// `mixer` have the same default.
 template <class Config, class Visit>
 void VisitMixerOptions(Config& c, MixerSpec& mixer, const Visit& visit) {
   visit("window", true, c.window, mixer.window);
@@ -272,7 +272,7 @@ std::vector<MixerSpec> MixersOf(const TrainConfig& config, const MixerSpec& opti
       throw InputError(Flag(name), " is not an option of --attention ", config.attention);
     }
     throw InputError(Flag(name), " is for softmax attention, and --attention is ", config.attention,
-                     "; add 'full' to it, as in gated-delta-net:3,full");
+                     "; add a full layer, as in gated-delta-net:3,full");
   });
   std::vector<MixerSpec> mixers;
   const TrainConfig plain;
@@ -290,7 +290,7 @@ std::vector<MixerSpec> MixersOf(const TrainConfig& config, const MixerSpec& opti
 }
 
 // Sets the kind of positions and the width of the value embedding: d_model if --positions is none,
-// otherwise about half of it, so that an even number of dimensions remains for the positions.
+// otherwise half of d_model, rounded so that an even number of dimensions remains for positions.
 void SetPositions(const TrainConfig& config, InputSpec& input) {
   const bool none = config.positions == "none", grid = config.positions == "grid";
   if (!none && !grid && config.positions != "sequence") {
@@ -302,8 +302,9 @@ void SetPositions(const TrainConfig& config, InputSpec& input) {
   if ((config.d_model - input.value_embedding) % 2 == 1) ++input.value_embedding;
 }
 
-// Expands the pattern to one mixer per layer. The first layer that would read an earlier layer's
-// values gets value_rank 0: there are none to read, and later layers read its own values.
+// Expands the pattern to one mixer per layer. Several layers mix in the values of an earlier layer;
+// the first of them gets value_rank 0, because no layer before it has such values. The others read
+// the values of this first layer.
 void PassFirstValues(StackSpec& stack) {
   std::vector<MixerSpec> layers;
   bool first = true;
@@ -366,8 +367,8 @@ ModelSpec BaseSpec(const TrainConfig& config) {
   spec.stack.pattern = MixersOf(config, mixer);
   const int pattern = static_cast<int>(spec.stack.pattern.size());
   if (config.layers % pattern != 0) {
-    throw InputError("--layers is ", config.layers,
-                     "; it must be a multiple of the layers in --attention, ", pattern);
+    throw InputError("--layers is ", config.layers, "; it must be a multiple of ", pattern,
+                     ", the number of layers in --attention");
   }
   spec.stack.repeat = config.layers / pattern;
   if (config.value_rank > 0) PassFirstValues(spec.stack);

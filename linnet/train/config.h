@@ -129,8 +129,8 @@ struct TrainConfig {
 };
 
 // VisitFields() is the single list of a config's fields, for flags, files and help. It calls
-// visit(name, tasks, help, field) for each field; see Takes() for `tasks`. A task that uses another
-// task's setting adds its name to `tasks`, or a line with its own help text.
+// visit(name, tasks, help, field) for each field; see Takes() for `tasks`. A task that shares a
+// setting with other tasks is added to `tasks`, or has a line of its own with another help text.
 
 // Network settings, which all tasks share.
 template <typename Config, typename Visit>
@@ -141,7 +141,8 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
         c.attention);
   visit("feature_map", "", "feature map of linear attention: elu, relu, polynomial2, rff or favor",
         c.feature_map);
-  visit("features", "", "random features of rff and favor; 0: twice --query-dim", c.features);
+  visit("features", "", "number of random features of rff and favor; 0: 2 x --query-dim",
+        c.features);
   visit("similarity", "", "similarity of the kernel mixer: softmax, polynomial2 or rbf",
         c.similarity);
   visit("lsh_rounds", "", "reformer: hash rounds", c.lsh_rounds);
@@ -150,7 +151,7 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("lsh_variant", "", "reformer: variant, published or simple (as in fast-transformers)",
         c.lsh_variant);
   visit("window", "",
-        "full: attention window, in positions, the query's own included; 0: unlimited", c.window);
+        "full: attention window, in positions, including the query's own; 0: unlimited", c.window);
   visit("rotary", "", "full: rotate queries and keys by their positions", c.rotary);
   visit("rotary_base", "", "full: base of the rotations' frequencies", c.rotary_base);
   visit("qkv_bias", "", "full: biases of queries, keys and values", c.qkv_bias);
@@ -162,18 +163,19 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("output_gate", "", "delta-net, gated-delta-net, gated-delta-product: gate on the outputs",
         c.output_gate);
   visit("negative_eigenvalues", "",
-        "delta-net, gated-delta-net, gated-delta-product, kda, gdn2: delta-rule strengths up to 2 "
-        "instead of 1",
+        "delta-net, gated-delta-net, gated-delta-product, kda, gdn2: let beta, the strength of a "
+        "delta-rule update, range up to 2 instead of 1",
         c.negative_eigenvalues);
   visit("gate_rank", "",
-        "rank of a low-rank projection: for gla, of the decay; for rwkv7, of the output gate",
+        "rank of the low-rank projection of the decay (gla) or of the output gate (rwkv7)",
         c.gate_rank);
-  visit("key_heads", "",
-        "number of heads of keys, a divisor of --heads; 0: --heads. gated-delta-net, "
-        "gated-delta-product, kda and ssd share queries and keys; full, gla and retention keys and "
-        "values",
-        c.key_heads);
-  visit("householders", "", "gated-delta-product: delta steps per position", c.householders);
+  visit(
+      "key_heads", "",
+      "number of key heads, a divisor of --heads; 0: same as --heads. Several heads share "
+      "queries and keys in gated-delta-net, gated-delta-product, kda and ssd, and keys and values "
+      "in full, gla and retention",
+      c.key_heads);
+  visit("householders", "", "gated-delta-product: delta-rule updates per position", c.householders);
   visit("decay_floor", "",
         "gla, kda: lower limit of the decay's logarithm, for example -5 for kda; 0: none",
         c.decay_floor);
@@ -196,7 +198,7 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
         "squared relu after a token shift, no biases) or none",
         c.feed_forward);
   visit("activation", "", "activation of mlp blocks: gelu or relu", c.activation);
-  visit("norm", "", "layer norms or rms norms: layer or rms", c.norm);
+  visit("norm", "", "kind of norms: layer or rms", c.norm);
   visit("norm_first", "", "norms before attention and feed-forward (pre-norm) instead of after",
         c.norm_first);
   visit("embedding_norm", "", "a norm of the embeddings before the first layer", c.embedding_norm);
@@ -212,11 +214,10 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("mixtures", "images", "components of the mixture of logistics", c.mixtures);
   visit("positions", "images",
         "position encoding: sequence (index), grid (also row and column) or none", c.positions);
-  visit(
-      "positions", "text couplet copy recall",
-      "position encoding: sequence (index) or none; with decays, delta rules or --rotary it is not "
-      "needed",
-      c.positions);
+  visit("positions", "text couplet copy recall",
+        "position encoding: sequence (index) or none; not needed by mixers with decays or delta "
+        "rules, nor with --rotary",
+        c.positions);
   visit("pixel_above", "images", "also give the network the byte above the predicted one",
         c.pixel_above);
   visit("stem", "images",
@@ -229,7 +230,8 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("tokenizer", "text", "for --unit token: a tokenizer.json with a byte-pair vocabulary",
         c.tokenizer);
   visit("characters", "text couplet",
-        "size of a vocabulary of characters, which holds the most frequent ones", c.characters);
+        "maximum size of a character vocabulary, which keeps the most frequent characters",
+        c.characters);
   visit("min_count", "text couplet", "characters seen fewer than N times become unknown",
         c.min_count);
   visit("context", "text", "tokens per training window", c.context);
@@ -239,11 +241,10 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("tied", "text couplet", "tie the weights of embedding and head", c.tied);
   visit("head_bias", "text couplet", "biases of the head", c.head_bias);
   visit("data", "couplet",
-        "folder with train/ and, if there is one, valid/ (in.txt and out.txt in each); without "
-        "valid/, "
+        "folder with train/ and optionally valid/, each with in.txt and out.txt; without valid/, "
         "one training pair in 30 is held out; required",
         c.data);
-  visit("max_length", "couplet", "maximum tokens of a couplet", c.max_length);
+  visit("max_length", "couplet", "maximum number of tokens in a couplet", c.max_length);
   visit("validation_pairs", "couplet", "number of validation pairs; 0: all", c.validation_pairs);
   visit("other_lengths", "couplet",
         "share of updates whose couplets are truncated or joined, so that the model learns lengths "
@@ -255,26 +256,27 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("data", "speech",
         "AN4's folder, or a manifest with one JSON object per line (docs/speech.md); required",
         c.data);
-  visit(
-      "validation", "speech",
-      "manifest for validation, required with a manifest; in AN4, eight training speakers are held "
-      "out",
-      c.validation);
-  visit("dictionary", "speech", "words and their phones, in CMUdict's format; not for AN4",
+  visit("validation", "speech",
+        "manifest for validation, required if --data is a manifest; with AN4, eight training "
+        "speakers are held out instead",
+        c.validation);
+  visit("dictionary", "speech", "file of words and their phones, in CMUdict's format; not for AN4",
         c.dictionary);
   visit("network", "speech", "transformer, or lstm (bidirectional, --d-model units per direction)",
         c.network);
   visit("bands", "speech", "bands of the mel filterbank", c.bands);
-  visit("stack", "speech", "frames that a position of the network sees, one every 10 ms", c.stack);
+  visit("stack", "speech", "frames, one every 10 ms, that each position of the network reads",
+        c.stack);
   visit("stride", "speech", "frames from one position to the next", c.stride);
   visit("lookahead", "speech",
         "how many of the --stack frames come after the position's own --stride frames",
         c.lookahead);
   visit("normalize", "speech",
-        "statistics that normalize bands to mean 0, deviation 1: utterance or corpus", c.normalize);
+        "data over which each band gets mean 0 and deviation 1: utterance or corpus", c.normalize);
   visit("max_seconds", "speech", "skip utterances longer than this, in seconds", c.max_seconds);
   visit("speed_perturbation", "speech",
-        "play each utterance at 1 - P, 1 or 1 + P times its speed; 0: off", c.speed_perturbation);
+        "play each utterance unchanged, or slower or faster by this share; 0: off",
+        c.speed_perturbation);
   visit("band_masks", "speech", "SpecAugment: number of masked ranges of bands per utterance",
         c.band_masks);
   visit("band_mask_width", "speech", "SpecAugment: maximum width of a range of bands",
@@ -301,8 +303,7 @@ template <typename Config, typename Visit>
 void VisitUpdateFields(Config& c, const Visit& visit) {
   visit("batch", "", "sequences per update", c.batch);
   visit("accumulate", "", "process each batch in N parts, for less memory", c.accumulate);
-  visit("steps", "", "number of updates; 0: as many as --epochs gives, in tasks that have it",
-        c.steps);
+  visit("steps", "", "number of updates; 0: computed from --epochs, in tasks with epochs", c.steps);
   visit("epochs", "images text couplet speech", "passes over the training data, instead of --steps",
         c.epochs);
   visit("optimizer", "", "optimizer: radam or adam", c.optimizer);
@@ -342,15 +343,14 @@ template <typename Config, typename Visit>
 void VisitRunFields(Config& c, const Visit& visit) {
   visit("seed", "", "random seed of weights, data order and dropout", c.seed);
   visit("init", "",
-        "model file with the initial weights, of the same network; only its mixer may differ, if "
-        "that "
-        "has the same weights (else: linnet linearize)",
+        "model file with the initial weights, of the same network; the mixer may differ if both "
+        "mixers have the same weights (otherwise, use linnet linearize)",
         c.init);
   visit("out", "", "folder for checkpoints, metrics.jsonl and config.json; required", c.out);
   visit("device", "", "cpu, or cuda if this libtorch supports it", c.device);
   visit("cuda_graph", "images", "replay updates as a CUDA graph; faster for small models on a GPU",
         c.cuda_graph);
-  visit("threads", "", "threads; 0: every processor", c.threads);
+  visit("threads", "", "number of threads; 0: one per processor", c.threads);
   visit("log_every", "", "updates between records in metrics.jsonl", c.log_every);
   visit("validate_every", "", "updates between validations; 0: only at the end", c.validate_every);
   visit("checkpoint_every", "", "updates between checkpoints", c.checkpoint_every);
@@ -386,7 +386,7 @@ void ApplyJson(const std::string& json, const std::string& where, TrainConfig& c
 // Throws InputError on invalid values.
 void Validate(const TrainConfig& config);
 
-// Throws InputError on an invalid spec, naming the flags for its fields where they exist.
+// Throws InputError on an invalid spec. The message names the flag of a field, if there is one.
 void ValidateSpec(const ModelSpec& spec);
 
 // The learning rate of update `step` (from 0) of `steps`.
@@ -396,7 +396,7 @@ double LearningRate(const TrainConfig& config, int64_t step, int64_t steps);
 // The task sets its own fields. Throws InputError, naming the flag, on an unknown name.
 ModelSpec BaseSpec(const TrainConfig& config);
 
-// Sets the mixer options that no layer of --attention has to their defaults. BaseSpec() throws
+// Resets each mixer option that no layer of --attention has to its default. BaseSpec() throws
 // InputError if such an option has another value.
 void DropUnusedOptions(TrainConfig& config);
 

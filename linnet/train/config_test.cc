@@ -115,7 +115,7 @@ TEST(TrainConfig, OptionsOfSoftmaxAreForItsLayersOnly) {
   } catch (const Error& error) {
     EXPECT_STREQ(
         error.what(),
-        "--window is for softmax attention, and --attention is gla; add 'full' to it, as in "
+        "--window is for softmax attention, and --attention is gla; add a full layer, as in "
         "gated-delta-net:3,full");
   }
 }
@@ -132,7 +132,7 @@ TEST(TrainConfig, OptionsThatNoLayerHas) {
     return std::string("none");
   };
   EXPECT_EQ(fault(config),
-            "--qkv-bias is for softmax attention, and --attention is gla; add 'full' to it, as in "
+            "--qkv-bias is for softmax attention, and --attention is gla; add a full layer, as in "
             "gated-delta-net:3,full");
   config.qkv_bias = true;
   EXPECT_EQ(fault(config), "--householders is not an option of --attention gla");

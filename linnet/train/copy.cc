@@ -20,7 +20,7 @@ class CopyTrainTask : public SyntheticTask {
   int Vocabulary() const override { return task_.vocabulary(); }
   int Length() const override { return task_.sequence_length(); }
   MaskedBatch Make(Philox rng) const override { return MakeCopyBatch(task_, config_.batch, rng); }
-  // Token 0, the separator, cannot be predicted: lengths are random.
+  // Token 0, the separator, cannot be predicted, because lengths are random.
   bool Counts(int64_t token) const override { return token != 0; }
 
   const CopyTask task_;

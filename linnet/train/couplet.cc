@@ -24,8 +24,8 @@ class CoupletTask : public Task {
     CoupletSet train = LoadCouplets(config.data, CoupletSplit::kTrain);
     const CoupletSet validation = LoadCouplets(config.data, CoupletSplit::kValidation);
     if (train.left_out > 0) {
-      remarks_.push_back(
-          StrCat("left out ", train.left_out, " training pairs whose lines differ in length"));
+      remarks_.push_back(StrCat("left out ", train.left_out,
+                                " training pairs whose lines are empty or differ in length"));
     }
     std::string text;
     for (const Couplet& pair : train.pairs) {
@@ -89,8 +89,8 @@ class CoupletTask : public Task {
       epoch_ = epoch;
     }
     const uint32_t* chosen = order_.data() + in_epoch * config_.batch;
-    // The random streams of updates begin at 2^40, because the first streams, one for each epoch,
-    // order the pairs. All examples of an update have the same number of pieces, so that the batch
+    // The random streams of updates begin at 2^40, because streams 0, 1, ... shuffle the pairs of
+    // epochs 0, 1, ... All examples of an update have the same number of pieces, so that the batch
     // has little padding.
     Philox rng(config_.seed, (uint64_t{1} << 40) + static_cast<uint64_t>(step));
     static constexpr size_t kPieces[] = {1, 1, 2, 2, 2, 2, 3, kMostPieces};
@@ -149,10 +149,11 @@ class CoupletTask : public Task {
     return sequences;
   }
 
-  // A training example of another length. If `pieces` is 1, it is a Piece of pair `index`.
-  // Otherwise it joins up to `pieces` pieces or whole pairs, some with commas: the first is from
-  // pair `index`, the others are from random pairs. Random pairs without pieces are left out; if
-  // pair `index` has no pieces, the example is that pair.
+  // A training example of a length that pairs may not have. If `pieces` is 1, it is a Piece of pair
+  // `index`.
+  // Otherwise it joins up to `pieces` pieces or whole pairs, most of them separated by commas: the
+  // first is from pair `index`, the others are from random pairs. Random pairs without pieces are
+  // skipped; if pair `index` has no pieces, the example is that whole pair.
   TokenSequence OfOtherLength(uint32_t index, size_t pieces, Philox& rng) const {
     std::vector<int32_t> first, second;
     for (size_t i = 0; i < pieces; ++i) {
@@ -201,13 +202,14 @@ const TaskInfo kCoupletTask = {
     "linnet train couplet --preset small --precision bf16 --data couplet/regulated-verse --out "
     "runs/couplet",
     {{"report",
-      "the replication report's model: 8 layers x 8 heads of 32, RAdam at 1e-4, 20 epochs",
+      "the model of a report that replicates the paper: 8 layers x 8 heads of 32, RAdam at 1e-4, "
+      "20 epochs",
       R"({"batch": 64, "epochs": 20, "lr": 1e-4, "max_length": 128, "validate_every": 500})"},
      {"small", "4 layers x 192, gelu, pre-norm: minutes per epoch on one core",
-      R"({"layers": 4, "heads": 6, "d_model": 192, "activation": "gelu", "norm_first": true, "batch": 64,
-          "optimizer": "adam", "beta2": 0.98, "lr": 1e-3, "lr_warmup": 500, "lr_decay": 100000000,
-          "lr_decay_form": "cosine", "dropout": 0.1, "epochs": 8, "max_length": 128,
-          "other_lengths": 0.25, "validate_every": 500})"}},
+      R"({"layers": 4, "heads": 6, "d_model": 192, "activation": "gelu", "norm_first": true,
+          "batch": 64, "optimizer": "adam", "beta2": 0.98, "lr": 1e-3, "lr_warmup": 500,
+          "lr_decay": 100000000, "lr_decay_form": "cosine", "dropout": 0.1, "epochs": 8,
+          "max_length": 128, "other_lengths": 0.25, "validate_every": 500})"}},
     [](const TrainConfig& config) -> std::unique_ptr<Task> {
       return std::make_unique<CoupletTask>(config);
     }};

@@ -146,8 +146,9 @@ const TaskInfo kImagesTask = {
     "linnet train images --preset small --data mnist/ --out runs/digits",
     {{"paper", "the paper's MNIST model and recipe: 8 layers x 256, RAdam at 1e-4, 250 epochs",
       R"({})"},
-     {"small", "4 layers x 128, a tenth of the work: hours on two cores",
-      R"({"layers": 4, "heads": 4, "d_model": 128, "activation": "gelu", "lr": 1e-3, "lr_warmup": 200, "epochs": 5})"},
+     {"small", "4 layers x 128, a tenth of the paper preset's work: hours on two cores",
+      R"({"layers": 4, "heads": 4, "d_model": 128, "activation": "gelu", "lr": 1e-3,
+          "lr_warmup": 200, "epochs": 5})"},
      {"demo",
       "4 layers x 128 with --pixel-above and convolutions: 1.11 bits/dim on MNIST after nine "
       "minutes in bf16 on two cores",

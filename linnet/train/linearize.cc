@@ -46,7 +46,7 @@ std::string NameIn(const MixerSpec& from, const MixerSpec& to, const std::string
   const bool from_channels = ByChannel(from), to_channels = ByChannel(to);
   if (from_channels == to_channels) {
     for (size_t i = 0; i < 3; ++i) names.emplace_back(of_to[i].name, of_from[i].name);
-  } else {  // a recurrence by channel has inputs in place of values, and no queries and keys
+  } else {  // a recurrence by channel (hgrn) has no queries and keys; its inputs serve as values
     names.emplace_back(of_to[to_channels ? 0 : 2].name, of_from[from_channels ? 0 : 2].name);
   }
   for (const auto& [there, here] : names) {
@@ -126,9 +126,10 @@ class Matching {
                        "linearized");
     }
     if (const auto difference = nn::NetworkDifference(given, spec)) {
-      throw InputError(
-          options_.model, ": its network differs from the new one: ", difference->field, " is ",
-          difference->a, " there and ", difference->b, " here; only attention may differ");
+      throw InputError(options_.model,
+                       ": its network differs from the new one: ", difference->field, " is ",
+                       difference->a, " in this file and ", difference->b,
+                       " in the new one; only attention may differ");
     }
     for (int i = 0; i < spec.stack.layers(); ++i) {
       const auto layer = static_cast<size_t>(i);

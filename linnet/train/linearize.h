@@ -28,7 +28,7 @@ namespace linnet::train {
 struct MatchOptions {
   std::string model;    // the given model's file
   int64_t steps = 300;  // updates
-  double lr = 1e-3;     // learning rate of Adam; falls to zero as a cosine
+  double lr = 1e-3;     // initial learning rate of Adam; a cosine lowers it to zero
 };
 
 struct MatchResult {
@@ -45,7 +45,7 @@ struct MatchResult {
 
 // Writes config.out/matched.safetensors. Runs on the CPU. Throws InputError if the folder holds a
 // run or a model, if the models differ in more than their mixers or have the same mixers, or if
-// they are not a single stack of transformer layers.
+// the network is not a single stack of transformer layers.
 MatchResult MatchAttention(const TaskInfo& task, const TrainConfig& config,
                            const MatchOptions& options, const TrainHooks& hooks);
 

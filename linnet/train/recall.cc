@@ -1,4 +1,4 @@
-// The recall task: pairs of a key and a value, then each key again, whose value is to be predicted.
+// The recall task: key-value pairs, then each key again; the model must predict the key's value.
 #include "linnet/error.h"
 #include "linnet/tasks/recall/recall_task.h"
 #include "linnet/train/synthetic.h"
@@ -11,15 +11,15 @@ class RecallTrainTask : public SyntheticTask {
   explicit RecallTrainTask(const TrainConfig& config)
       : SyntheticTask(config), task_{.pairs = config.max_length / 4, .symbols = config.symbols} {
     if (config.max_length % 4 != 0 || task_.pairs > config.symbols) {
-      throw InputError("--max-length is ", config.max_length,
-                       "; it must be a multiple of 4, and at most 4 x --symbols, which is ",
-                       config.symbols);
+      throw InputError(
+          "--max-length is ", config.max_length,
+          "; it must be a multiple of 4, and at most 4 x --symbols = ", 4 * config.symbols);
     }
   }
 
   std::string Data() const override {
-    return StrCat("random sequences of ", task_.pairs, " pairs of ", task_.symbols,
-                  " keys and values");
+    return StrCat("random sequences of ", task_.pairs, " key-value pairs, from ", task_.symbols,
+                  " keys and ", task_.symbols, " values");
   }
 
  private:
@@ -36,7 +36,7 @@ const TaskInfo kRecallTask = {
     "recall",
     "Train a model to recall values by their keys (multi-query associative recall)",
     "linnet train recall --attention gated-delta-net --out runs/recall",
-    {{"small", "2 layers x 64, 16 pairs of 64 keys and values",
+    {{"small", "2 layers x 64, 16 key-value pairs, from 64 keys and 64 values",
       R"({"layers": 2, "heads": 2, "d_model": 64, "max_length": 64, "symbols": 64, "batch": 64,
           "optimizer": "adam", "lr": 2e-3, "lr_warmup": 100, "lr_decay": 100000000,
           "lr_decay_form": "cosine", "norm_first": true, "steps": 2000, "validate_every": 200})"}},

@@ -22,7 +22,7 @@ FolderLock::FolderLock(const std::string& folder)
     : fd_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
   if (fd_ >= 0 && flock(fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     close(fd_);
-    throw InputError(folder, ": another process is training there; choose another --out");
+    throw InputError(folder, ": another process is training in this folder; choose another --out");
   }
 }
 

@@ -65,8 +65,8 @@ void CheckModel(const ModelSpec& there, const ModelSpec& here, const std::string
   const bool takes = !nn::NetworkDifference(there, here);
   throw InputError(path, ": ", difference->field, " is ", difference->a, " in this run and ",
                    difference->b,
-                   " in the settings; a resumed run cannot change its model: leave that setting "
-                   "out, or start another run",
+                   " in the settings; a resumed run cannot change its model: leave out that "
+                   "setting, or start another run",
                    takes ? " with --init " + model_path : "");
 }
 
@@ -112,7 +112,7 @@ void LoadTensors(const SafetensorsFile& file, const std::string& path, const Run
     }
   });
   if (has_averages) return;
-  for (size_t i = 0; i < tensors.averages.size(); ++i) {  // averaging begins here
+  for (size_t i = 0; i < tensors.averages.size(); ++i) {  // the averages begin as the weights
     tensors.averages[i].copy_(tensors.parameters[i]);
   }
 }
@@ -122,7 +122,8 @@ void LoadRandomState(const SafetensorsFile& file, const std::string& path, const
   const std::span<const uint8_t> stored = file.Get(name).values<uint8_t>();
   const int64_t size = static_cast<int64_t>(stored.size());
   if (size != RandomState(device).numel()) {
-    throw InputError(path, ": its random state does not fit this libtorch; use the run's version");
+    throw InputError(
+        path, ": its random state does not fit this libtorch; use the libtorch version of the run");
   }
   SetRandomState(
       device, torch::from_blob(const_cast<uint8_t*>(stored.data()), {size}, torch::kUInt8).clone());

@@ -26,7 +26,7 @@ using torch::Tensor;
 
 constexpr int kSampleRate = 16'000;
 constexpr size_t kPool = 8;   // batches per pool of utterances sorted by length
-constexpr size_t kNamed = 5;  // utterances named in a remark
+constexpr size_t kNamed = 5;  // maximum number of utterances that a remark names
 
 // An utterance, at one speed or several.
 struct Example {
@@ -56,7 +56,7 @@ class SpeechTask : public Task {
                             .normalization = ParseName<BandNorm>(config.normalize, "--normalize"),
                             .phones = "-"};
     spec_.head.classes = spec_.input.vocabulary = 2;  // placeholders until the data is read
-    // Three quarters of the dimensions for the frames, because they carry more information than the
+    // Three quarters of the dimensions are for the frames, which carry more information than the
     // positions.
     spec_.input.value_embedding = config.d_model - (config.d_model / 8) * 2;
     ValidateSpec(spec_);
@@ -67,7 +67,7 @@ class SpeechTask : public Task {
       validation = LoadAn4(config.data, SpeechSplit::kValidation);
     } else {
       if (config.validation.empty()) {
-        throw InputError("--validation is missing: name a manifest of other utterances");
+        throw InputError("--validation is missing: name a manifest of utterances for validation");
       }
       const Pronunciations dictionary =
           config.dictionary.empty() ? Pronunciations() : Pronunciations::Read(config.dictionary);
@@ -409,27 +409,29 @@ const TaskInfo kSpeechTask = {
     "speech",
     "Train a phone recognizer with CTC (the paper's section 4.3)",
     "linnet train speech --preset small --precision bf16 --data an4/ --out runs/phones",
-    {{"paper", "the paper's encoder: 9 layers x 6 heads of 32, RAdam at 1e-4, halved on a plateau",
+    {{"paper",
+      "the paper's encoder: 9 layers x 6 heads of 32, RAdam at a rate of 1e-4, halved on plateaus",
       R"({"attention": "linear", "layers": 9, "heads": 6, "d_model": 192, "batch": 16, "lr": 1e-4,
           "lr_patience": 5, "epochs": 100, "validate_every": 200})"},
      {"lstm",
-      "the paper's baseline: 3 bidirectional layers x 320, Adam at 1e-3, halved on a plateau",
-      R"({"network": "lstm", "layers": 3, "heads": 1, "d_model": 320, "batch": 16, "optimizer": "adam",
-          "lr": 1e-3, "lr_patience": 5, "epochs": 100, "validate_every": 200})"},
+      "the paper's baseline: 3 bidirectional layers x 320, Adam at a rate of 1e-3, halved on "
+      "plateaus",
+      R"({"network": "lstm", "layers": 3, "heads": 1, "d_model": 320, "batch": 16,
+          "optimizer": "adam", "lr": 1e-3, "lr_patience": 5, "epochs": 100,
+          "validate_every": 200})"},
      {"small",
       "6 layers x 192 with convolutions, for small data sets: 15 minutes on one core for an hour "
-      "of "
-      "speech",
+      "of speech",
       R"({"attention": "linear", "layers": 6, "heads": 6, "d_model": 192, "activation": "gelu",
           "norm_first": true, "convolution": 15, "dropout": 0.1, "batch": 16, "optimizer": "adam",
           "beta2": 0.98, "clip": 5, "lr": 1e-3, "lr_warmup": 200, "lr_decay": 1000000,
           "lr_decay_form": "cosine", "epochs": 60, "validate_every": 200})"},
      {"causal", "like small, but causal with a lookahead of 150 ms, for streams",
-      R"({"attention": "causal-linear", "normalize": "corpus", "stack": 20, "lookahead": 15, "layers": 6,
-          "heads": 6, "d_model": 192, "activation": "gelu", "norm_first": true, "convolution": 15,
-          "dropout": 0.1, "batch": 16, "optimizer": "adam", "beta2": 0.98, "clip": 5, "lr": 1e-3,
-          "lr_warmup": 200, "lr_decay": 1000000, "lr_decay_form": "cosine", "epochs": 60,
-          "validate_every": 200})"}},
+      R"({"attention": "causal-linear", "normalize": "corpus", "stack": 20, "lookahead": 15,
+          "layers": 6, "heads": 6, "d_model": 192, "activation": "gelu", "norm_first": true,
+          "convolution": 15, "dropout": 0.1, "batch": 16, "optimizer": "adam", "beta2": 0.98,
+          "clip": 5, "lr": 1e-3, "lr_warmup": 200, "lr_decay": 1000000,
+          "lr_decay_form": "cosine", "epochs": 60, "validate_every": 200})"}},
     [](const TrainConfig& config) -> std::unique_ptr<Task> {
       return std::make_unique<SpeechTask>(config);
     }};

@@ -36,7 +36,7 @@ using DeviceMetrics = std::vector<std::pair<std::string, torch::Tensor>>;
 // Reads all numbers, waiting for the device once.
 Metrics Read(const DeviceMetrics& metrics);
 
-// Copies `host` to `device`. A copy to a GPU is asynchronous, in order with other work there.
+// Copies `host` to `device`. A copy to a GPU is asynchronous; the GPU's later work waits for it.
 torch::Tensor ToDevice(const torch::Tensor& host, torch::Device device);
 
 // A part of an update's batch. Losses and metrics of the parts add up to those of the whole batch.

@@ -106,8 +106,8 @@ class TextTask : public Task {
     return Vocabulary::OfTokenizer(ReadFile(config.tokenizer), /*end=*/-1, config.tokenizer);
   }
 
-  // The last token of begin_, then up to `most` tokens from index `begin` on. So each window starts
-  // like a text, and models learn to begin a text.
+  // The last token of begin_, then up to `most` tokens from index `begin` on. Each window thus
+  // starts as a whole text does, so models learn to begin a text.
   std::vector<int32_t> Piece(const std::vector<int32_t>& tokens, size_t begin, size_t most) const {
     const size_t end = std::min(tokens.size(), begin + most);
     std::vector<int32_t> piece = {begin_.back()};
@@ -126,16 +126,17 @@ class TextTask : public Task {
 
 const TaskInfo kTextTask = {
     "text",
-    "Train a language model on a text: of bytes, characters or byte pairs",
+    "Train a language model of bytes, characters or byte-pair tokens on a text",
     "linnet train text --preset small --precision bf16 --data shakespeare.txt --out runs/text",
     {{"base", "6 layers x 256, windows of 256 tokens",
       R"({"layers": 6, "batch": 16, "activation": "gelu", "norm_first": true, "optimizer": "adam",
-          "beta2": 0.98, "lr": 1e-3, "lr_warmup": 200, "lr_decay": 100000000, "lr_decay_form": "cosine",
-          "steps": 3000, "validate_every": 250})"},
+          "beta2": 0.98, "lr": 1e-3, "lr_warmup": 200, "lr_decay": 100000000,
+          "lr_decay_form": "cosine", "steps": 3000, "validate_every": 250})"},
      {"small", "4 layers x 128: minutes on two cores",
-      R"({"layers": 4, "heads": 4, "d_model": 128, "convolution": 4, "batch": 16, "activation": "gelu",
-          "norm_first": true, "optimizer": "adam", "beta2": 0.98, "lr": 2e-3, "lr_warmup": 200, "lr_decay": 100000000,
-          "lr_decay_form": "cosine", "steps": 2000, "validate_every": 250})"}},
+      R"({"layers": 4, "heads": 4, "d_model": 128, "convolution": 4, "batch": 16,
+          "activation": "gelu", "norm_first": true, "optimizer": "adam", "beta2": 0.98, "lr": 2e-3,
+          "lr_warmup": 200, "lr_decay": 100000000, "lr_decay_form": "cosine",
+          "steps": 2000, "validate_every": 250})"}},
     [](const TrainConfig& config) -> std::unique_ptr<Task> {
       return std::make_unique<TextTask>(config);
     }};

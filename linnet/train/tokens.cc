@@ -22,7 +22,7 @@ struct Batch {
   std::vector<int64_t> rows, wanted;  // indices n L + t of inputs, and the tokens that follow them
 };
 
-// Makes a batch of each sequence's tokens from index begin(sequence) on.
+// Makes a batch with a row for each sequence: its tokens from index begin(sequence) on.
 template <class BeginOf>
 Batch Padded(std::span<const TokenSequence> sequences, BeginOf begin) {
   const auto n = static_cast<int64_t>(sequences.size());

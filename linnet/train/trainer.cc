@@ -122,7 +122,7 @@ class Run {
     }
     folder_.RemoveLeftovers();
     // A resumed run keeps the old config.json until it has saved a checkpoint with the new
-    // settings, which may turn out to be bad.
+    // settings, because these may make the run fail.
     if (!resume) WriteConfig();
   }
 
@@ -241,7 +241,7 @@ class Run {
   }
 
   // Sets begin_, the line that describes the weights of --init. `kept` names the buffers that were
-  // not copied from there (CopyWeights()).
+  // not copied from that file (CopyWeights()).
   void Begin(const std::vector<std::string>& kept) {
     begin_ = "initial weights: " + config_.init;
     const auto any = [&](const char* end) {
@@ -249,7 +249,7 @@ class Run {
                          [&](const std::string& name) { return name.ends_with(end); });
     };
     if (any(".omega")) begin_ += "; random features are drawn anew";
-    if (any(".pe")) begin_ += "; the position table is not taken from there";
+    if (any(".pe")) begin_ += "; the position table is not copied";
   }
 
   // A clock, in seconds, that stops during Aside(), which runs validations and checkpoints.
@@ -270,9 +270,10 @@ class Run {
   }
 
   // Computes the loss of each part of the next update's batch, and its gradients if `backward`.
-  // Returns the sums of the parts' metrics and tokens; StepLoss::value stays empty. Throws an error
-  // that says "`at` step `step`" if a loss is not finite. If `backward` is true, a loss on a GPU is
-  // not checked, because that would wait for the GPU.
+  // Returns the sums of the parts' metrics and tokens; StepLoss::value stays empty. Throws
+  // RuntimeError if a loss is not finite; the message names the place with `at` and `step`, as in
+  // "after step 10". If `backward` is true, a loss on a GPU is not checked, because that would wait
+  // for the GPU.
   StepLoss BatchLoss(bool backward, const char* at, int64_t step) {
     StepLoss total;
     for (Part part{0, config_.accumulate}; part.index < part.count; ++part.index) {
@@ -386,7 +387,7 @@ class Run {
       best_ = value;
       return "";
     }
-    return StrCat("; it was better at step ", best_step_, ": ", Show(name, best_));
+    return StrCat("; step ", best_step_, " was better: ", Show(name, best_));
   }
 
   // Lowers the rate after --lr-patience validations without an improvement. Returns whether it did.
@@ -414,11 +415,12 @@ class Run {
     log.Write(record);
     const bool slower = LosePatience(metrics[0].second);
     if (hooks_.progress) {
-      hooks_.progress->Finish(
-          StrCat("step ", progress_.step, Epoch(), ": validation ", Show(metrics), " after ",
-                 FormatSeconds(progress_.seconds), " of training",
-                 Worse(metrics[0].first, metrics[0].second),
-                 slower ? StrCat("; the rate is multiplied by ", config_.lr_patience_factor) : ""));
+      hooks_.progress->Finish(StrCat(
+          "step ", progress_.step, Epoch(), ": validation ", Show(metrics), " after ",
+          FormatSeconds(progress_.seconds), " of training",
+          Worse(metrics[0].first, metrics[0].second),
+          slower ? StrCat("; the learning rate is multiplied by ", config_.lr_patience_factor)
+                 : ""));
     }
     return metrics;
   }

@@ -41,8 +41,8 @@ struct TrainResult {
 // If `resume` is false, starts a run; throws InputError if the folder already holds a run or model.
 // If `resume` is true, continues the folder's run; throws InputError if there is none. Throws
 // RuntimeError if the loss or a gradient is not finite, naming the last good checkpoint, or if the
-// disk is full. A checkpoint is written only if the next loss is finite, so the last checkpoint is
-// always good.
+// disk is full. A checkpoint is written only if the loss of the next batch is finite, so the last
+// checkpoint is always good.
 TrainResult Train(const TaskInfo& task, const TrainConfig& config, bool resume,
                   const TrainHooks& hooks);
 

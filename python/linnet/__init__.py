@@ -14,7 +14,8 @@
 
 Failures raise linnet.Error: InputError (a ValueError) if the caller can correct them, otherwise linnet.RuntimeError or
 linnet.MemoryError. `import linnet` loads the library that $LINNET_LIBRARY names, else the one in the package, else
-the system's. It raises LibraryError (an ImportError) if that fails or the library has another version.
+the system's. The import raises LibraryError (an ImportError) if that fails or the library has
+another version.
 """
 
 from ._errors import Error, InputError, LibraryError, MemoryError, RuntimeError

@@ -209,8 +209,9 @@ T = TypeVar("T")
 
 
 def interruptible(work: Callable[[Optional[Callable[[], bool]]], T]) -> T:
-    """Returns work(cancelled). In the main thread, Ctrl-C interrupts it; in other threads, cancelled is None.
+    """Returns work(cancelled). In the main thread, Ctrl-C interrupts the call.
 
+    In other threads, cancelled is None.
     Python handles signals only in the main thread, and not during a call of the library. So the main thread waits
     while a new thread runs `work`. A Ctrl-C ends the wait with KeyboardInterrupt, and cancelled() becomes true. `work`
     goes on in the background; if it checks cancelled(), it can end early.

@@ -433,7 +433,10 @@ class Model:
     # ---- States
 
     def new_state(self, batch: int = 1) -> State:
-        """A state of `batch` sequences that have read nothing. Raises InputError for models of whole sequences only."""
+        """A state of `batch` sequences that have read nothing.
+
+        Raises InputError for a model without a recurrent form.
+        """
         count = _checks.integer(batch, "batch", 1)
         with self._engine() as engine:
             return State(self, Handle(library.state_new(engine, count), library.state_free))

@@ -107,7 +107,8 @@ def stream_text(model: Model, prompt: bytes, most: int, options: Sampling,
                 stop: list[bytes]) -> Generator[str, None, None]:
     """Yields the text of Model.generate() in pieces, and computes no token before its piece is asked for.
 
-    Python code steps the model: linnet_write_text() calls back with each piece, which would need a second thread.
+    Steps the model from Python: linnet_write_text() calls back with each piece, so it would need a
+    second thread here.
     """
     pieces = Pieces(stop)
     read = model._encode(prompt, prompt=True)

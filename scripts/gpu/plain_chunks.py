@@ -3,9 +3,9 @@
 
     scripts/gpu/plain_chunks.py [--batch 16] [--heads 8] [--n 4096] [--dim 32] [--precision bf16]
 
-Libraries without a kernel compute it in this form: products within chunks of 64 positions, and a
-running sum of the chunks' states between them. Prints JSON records like those of `linnet bench
-causal-linear --device cuda`: milliseconds of the forward pass, and of forward and backward pass.
+Libraries without a kernel compute the attention in this form: products within chunks of 64
+positions, and a running sum of the chunks' states between them. Prints JSON records like those of
+`linnet bench causal-linear --device cuda`: milliseconds of the forward pass, and of both passes.
 """
 
 import argparse

@@ -1,6 +1,5 @@
-/* Tests models, engines, states, reading and choosing tokens, vocabularies: capi_test FOLDER
- *
- * FOLDER is for files that the test writes. The test runs in the root of the source tree. */
+/* Tests models, engines, states, reading and choosing tokens, vocabularies. The argument is a
+ * folder for files that the test writes. The test runs in the root of the source tree. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <pthread.h>
@@ -12,7 +11,8 @@
 #define IMAGES "tests/checkpoints/images-causal-linear.safetensors"
 #define CHARACTERS "tests/checkpoints/text-character-tied-full.safetensors"
 
-enum { WIDTH = 259, MOST = 16 }; /* outputs of TEXT per position; largest batch of a step */
+/* WIDTH: outputs of TEXT per position. MOST: largest batch of step_all(). */
+enum { WIDTH = 259, MOST = 16 };
 
 static const char* folder;
 

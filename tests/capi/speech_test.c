@@ -1,4 +1,4 @@
-/* Tests transcription: speech_test. Runs in the root of the source tree. */
+/* Tests transcription. Runs without arguments, in the root of the source tree. */
 #include <math.h>
 
 #include "test_util.h"
@@ -55,7 +55,8 @@ static void test_whole(const float* sound) {
   linnet_engine_free(one), linnet_engine_free(two);
 }
 
-/* A stream gives the phones of the whole recording, the first before half of it has been read. */
+/* A stream gives the same phones as the whole recording, and the first of them before half of the
+ * recording has been read. */
 static void test_stream(const float* sound) {
   linnet_engine* engine = open_engine(CAUSAL, 1);
   linnet_transcript* whole = linnet_transcribe(engine, sound, SAMPLES, 1);

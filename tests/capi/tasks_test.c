@@ -1,4 +1,4 @@
-/* Tests images, text and couplets: tasks_test. Runs in the root of the source tree. */
+/* Tests images, text and couplets. Runs without arguments, in the root of the source tree. */
 #include <math.h>
 #include <stdint.h>
 
@@ -111,8 +111,8 @@ static void test_bits_per_dim(void) {
   linnet_engine_free(engine);
 }
 
-/* Byte by byte, image 1 of a seed becomes what linnet_sample_images() draws, and the bits of its
- * bytes sum to those of linnet_bits_per_dim(). */
+/* Drawn byte by byte, image 1 equals the one that linnet_sample_images() draws from the same seed,
+ * and the mean of its bytes' bits equals the result of linnet_bits_per_dim(). */
 static void test_drawing_bytes(void) {
   linnet_model* model = linnet_model_open(DIGITS, NULL);
   linnet_engine* engine = open_engine(DIGITS, 0);

@@ -14,7 +14,8 @@
     CHECK(condition);                              \
     check_last(LINNET_OK, "", __FILE__, __LINE__); \
   } while (0)
-/* Checks that the condition holds and that the last call failed: this status, `part` in message. */
+/* Checks that the condition holds and that the last call failed with this status and a message
+ * that contains `part`. */
 #define CHECK_FAILS(condition, status, part)      \
   do {                                            \
     CHECK(condition);                             \

@@ -34,7 +34,7 @@ class Fading : public linnet::nn::MixerImpl {
 
 const bool registered = [] {
   linnet::nn::RegisterMixer(
-      {.name = "fading", .description = "the nearer the better", .causal = true},
+      {.name = "fading", .description = "weights that halve with the distance", .causal = true},
       [](const linnet::MixerSpec&) -> linnet::nn::Mixer { return std::make_shared<Fading>(); });
   return true;
 }();

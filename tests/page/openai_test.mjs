@@ -32,7 +32,7 @@ await run({
     assert.equal(result.usage.completion_tokens, 40);
     assert.deepEqual((await client.completions.create(request)).choices, result.choices);
   },
-  'streamed, the same': async () => {
+  'a stream has the texts of the whole answer': async () => {
     const whole = await client.completions.create({ ...request, n: 2 });
     const texts = ['', ''];
     const ends = [];
@@ -77,7 +77,7 @@ await run({
     }
     assert.deepEqual(tokens, logprobs.tokens);
   },
-  'left in the middle': async () => {
+  'a client may leave a stream in the middle': async () => {
     const stream = await client.completions.create({ ...request, max_tokens: 900, stream: true });
     for await (const chunk of stream) {
       assert.ok(chunk.choices.length > 0);
@@ -86,7 +86,7 @@ await run({
     }
     assert.equal((await client.completions.create(request)).choices.length, 1);
   },
-  'errors are of its kinds': async () => {
+  'errors arrive as the types of the client': async () => {
     await assert.rejects(client.completions.create({ ...request, temperature: -1 }), OpenAI.BadRequestError);
     await assert.rejects(client.completions.create({ ...request, model: 'none' }), OpenAI.NotFoundError);
   },

@@ -54,7 +54,7 @@ await run({
     assert.ok(up.x > down.x);
     assert.deepEqual(page.faults, []);
   },
-  'it is written character by character': async () => {
+  'an answer is written character by character': async () => {
     const page = await open();
     await page.evaluate(() => {
       window.lengths = new Set();
@@ -64,7 +64,7 @@ await run({
     await answer(page, '落花人独立');
     assert.ok(await page.evaluate(() => window.lengths.size) >= 2);
   },
-  'it stops, by a click and by Escape, and copies the line that was answered': async () => {
+  'a click and Escape stop an answer, and Copy takes the line that was answered': async () => {
     const page = await open();
     for (const stop of [() => page.click('#stop'), () => page.keyboard.press('Escape')]) {
       await page.fill('#first', '春风 又绿江南岸');
@@ -135,7 +135,7 @@ await run({
     assert.equal(new Set(names).size, names.length);
     for (const [i, text] of (await texts(page)).entries()) assert.equal(names[i], `Copy ${text}`);
   },
-  'what the model does not know is named': async () => {
+  'characters that the model does not know are named': async () => {
     const page = await open();
     await answer(page, '天\u{20BB7}地');
     assert.match(await page.textContent('#say'), /\u{20BB7}/u);
@@ -161,7 +161,7 @@ await run({
     const chinese = await open({ locale: 'zh-CN' });
     assert.equal(await chinese.textContent('h1'), '对对联');
   },
-  'nothing serious for axe-core, and nothing to scroll sideways': async () => {
+  'axe-core finds nothing serious, and nothing scrolls sideways': async () => {
     for (const colorScheme of ['light', 'dark']) {
       for (const [locale, width] of [['en-GB', 1000], ['zh-CN', 320]]) {
         const page = await open({ colorScheme, locale, viewport: { width, height: 700 } });

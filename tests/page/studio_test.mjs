@@ -210,7 +210,7 @@ await run({
     await page.click('#go');
     await says(page, /bytes a second/);
   },
-  'an old browser is told so': async () => {
+  'a page says that an old browser is too old': async () => {
     const page = await open('', { before: (one) => one.addInitScript(() => { WebAssembly.validate = () => false; }) });
     await says(page, /too old/);
     assert.deepEqual(page.faults, []);
@@ -232,13 +232,13 @@ await run({
       const { shift, block } = await page.evaluate(() => window.facts);
       const loaded = await page.evaluate(() => performance.getEntriesByType('resource')
         .reduce((sum, { encodedBodySize }) => sum + encodedBodySize, 0));
-      // Times and tasks depend on the machine, so they are only shown.
+      // Times and tasks depend on the machine, so they are printed and not checked.
       console.log(`        ${name}: ${((performance.now() - begin) / 1000).toFixed(1)} s, longest task ${Math.round(block)} ms, ` +
-        `layout shift ${shift.toFixed(3)}, ${(loaded / 1e3).toFixed(0)} kB without the worker's`);
+        `layout shift ${shift.toFixed(3)}, ${(loaded / 1e3).toFixed(0)} kB loaded, the worker's not counted`);
       assert.ok(shift < 0.02, `${name}: layout shift ${shift}`);
     }
   },
-  'every page: nothing serious for axe-core, nothing to scroll sideways': async () => {
+  'on every page, axe-core finds nothing serious and nothing scrolls sideways': async () => {
     for (const name of PAGES) {
       for (const [colorScheme, locale, width] of [['light', 'en-GB', 1100], ['dark', 'zh-CN', 360], ['light', 'zh-CN', 768], ['dark', 'en-GB', 320]]) {
         const page = await open(name, { colorScheme, locale, viewport: { width, height: 800 } });

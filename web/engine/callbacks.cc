@@ -1,6 +1,6 @@
-// Functions of JavaScript as callbacks of the C API. A module of WebAssembly can take the address
-// of an imported function, and linnet.js provides these two. `data` is the number of the function
-// that it is to call.
+// JavaScript functions as callbacks of the C API: a WebAssembly module can take the address of an
+// imported function. linnet.js provides the two imported functions below. They call the JavaScript
+// function that has the number `data`.
 #include <cstddef>
 
 #include "linnet/linnet.h"

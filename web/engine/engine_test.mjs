@@ -24,7 +24,7 @@ const python = code => JSON.parse(execFileSync('/usr/bin/python3', ['-c', `impor
   encoding: 'utf8', env: {...process.env, PYTHONPATH: path.join(source, 'python'), LINNET_LIBRARY: library},
 }));
 
-// The greatest difference, relative to the greatest number.
+// The largest difference, relative to the largest magnitude in b.
 function off(a, b) {
   assert.equal(a.length, b.length);
   let difference = 0, most = 1e-30;
@@ -36,7 +36,8 @@ function off(a, b) {
   return difference / most;
 }
 
-// Narrow products round activations: another order of sums may round one differently, by 1/256 or 1/127 of it.
+// Products in bf16 and int8 round activations. After a sum in another order, an activation may round to a neighboring
+// value, a relative difference of about 1/256 (bf16) or 1/127 (int8).
 const TOLERANCE = {f32: 1e-5, bf16: 1e-2, int8: 1e-2};
 for (const [name, precisions] of Object.entries({
   'digits': ['f32', 'bf16', 'int8'], 'digits-gated-delta': ['f32', 'bf16'], 'digits-softmax': ['f32', 'int8'],

@@ -7,9 +7,9 @@
 //   const outputs = state.step([0]);              // the head's outputs for the next byte
 //   const byte = model.drawByte(outputs, 1, {seed: 7});
 //
-// linnet.d.ts has the types. Objects own memory of the module: free() returns it; objects that are forgotten return
-// theirs when JavaScript collects them. A call blocks its thread, so pages call from a worker. Callbacks must not call
-// linnet.
+// linnet.d.ts has the types. An object owns memory of the module. free() releases the memory at once; without free(),
+// it is released when JavaScript collects the object. A call blocks its thread, so pages call from a worker. Callbacks
+// must not call linnet.
 
 const STATUS = ['', 'input', 'runtime', 'memory', 'unsupported', 'internal', 'cancelled'];
 const STATE_KINDS = ['none', 'constant', 'cache', 'tokens'];
@@ -25,7 +25,7 @@ export class LinnetError extends Error {
   }
 }
 
-// Throws unless the values are whole numbers in 0 .. most, which the module would otherwise truncate.
+// Throws unless all values are whole numbers in 0 .. most: the module would truncate other values.
 function checkWhole(values, name, most = 0x7fffffff) {
   for (const value of values) {
     if (!Number.isInteger(value) || value < 0 || value > most) {
@@ -46,7 +46,7 @@ export async function load(source) {
 }
 
 export class Linnet {
-  #calls = new Map();  // callbacks of calls under way, by number
+  #calls = new Map();  // callbacks of the calls in progress, by number
   #count = 0;
   #inCallback = false;
   #owned = new FinalizationRegistry(release => release());
@@ -59,7 +59,7 @@ export class Linnet {
     return linnet;
   }
 
-  // The system calls of the C library. Models come from memory, so none but the clock is needed.
+  // The system calls of the module's C library. Models come from memory, so only the clock is needed.
   #imports(module) {
     const imports = {
       linnet: {
@@ -121,7 +121,7 @@ export class Linnet {
     if (status !== 0) throw this.error();
   }
 
-  /** Throws if a callback of a call under way is running. */
+  /** Throws if a callback is running. */
   guard() {
     if (this.#inCallback) throw new LinnetError('input', 'a callback must not call linnet');
   }
@@ -142,7 +142,8 @@ export class Linnet {
     }
   }
 
-  /** Calls body(number) while `callback` is known to the module by this number. An error in it ends the call. */
+  /** Calls body(number). Until it returns, the module knows `callback` by this number. An error in `callback` ends the
+   *  call of the module and is thrown again here. */
   withCallback(callback, body) {
     const call = ++this.#count;
     let failure = null;
@@ -247,7 +248,7 @@ export class Model {
     this.linnet = linnet;
     this.model = Model.#open(linnet, file, precision, label);
     this.engine = linnet.c.linnet_engine_new(this.model, 1);
-    const {c} = linnet, {model, engine} = this;  // not the file: what a function uses lives as long as the function
+    const {c} = linnet, {model, engine} = this;  // no `file` in the closure, which would keep it alive
     linnet.own(this, () => {
       c.linnet_engine_free(engine);
       c.linnet_model_free(model);
@@ -328,7 +329,7 @@ export class Model {
     }));
   }
 
-  /** Draws byte `position` of an image from the outputs after the byte before it; null at position 0. */
+  /** Draws byte `position` of an image from the outputs after the previous byte (null at position 0). */
   drawByte(outputs, position, {image = 0, ...options} = {}) {
     const {linnet} = this;
     checkWhole([position, image], 'position and image');
@@ -373,7 +374,7 @@ export class Model {
 
   // Text
 
-  /** Tokens of a text, as an Int32Array; with `prompt`, after those that a model reads before a text. */
+  /** The tokens of a text, as an Int32Array. With `prompt`, those that the model reads before a text come first. */
   encode(text, {prompt = false} = {}) {
     const {linnet} = this, encode = prompt ? linnet.c.linnet_encode_prompt : linnet.c.linnet_encode;
     return linnet.scope(at => {
@@ -397,7 +398,7 @@ export class Model {
     });
   }
 
-  /** The bytes of one token that is not the first of its text. They may be part of a character. */
+  /** The bytes of one token, as they appear after other tokens. They may be only a part of a character. */
   tokenBytes(token) {
     const {linnet} = this;
     checkWhole([token], 'token');
@@ -491,20 +492,20 @@ export class State {
     return position;
   }
 
-  /** Bytes of memory of all sequences. */
+  /** Memory of all sequences together, in bytes. */
   get bytes() {
     return this.#c.linnet_state_bytes(this.state);
   }
 
-  /** Reads one token per sequence: the outputs [batch, outputs] for the next ones. */
+  /** Reads one token per sequence. Returns the outputs for the next tokens: [batch, outputs]. */
   step(tokens) {
     this.#expect(tokens, this.batch);
     return this.#read(this.batch * this.model.outputs, (at, outputs) =>
       this.#c.linnet_step(this.model.engine, this.state, at.integers(tokens, 'tokens'), outputs));
   }
 
-  /** Reads tokens [batch, length] in one pass: outputs [batch, outputs] of the last position; with `every`, of all
-   *  positions, [batch, length, outputs]. */
+  /** Reads tokens [batch, length] in one pass. Returns the outputs of the last position, [batch, outputs], or with
+   *  `every` those of all positions, [batch, length, outputs]. */
   read(tokens, {every = false} = {}) {
     const {batch} = this, length = tokens.length / batch;
     this.#expect(tokens, batch * Math.trunc(length));
@@ -538,14 +539,14 @@ export class State {
     return this.#made(this.#c.linnet_state_clone(this.state));
   }
 
-  /** A state with `copies` copies of each sequence side by side. */
+  /** A new state with `copies` copies of each sequence; for 2: 0 0 1 1 ... */
   fork(copies) {
     this.model.linnet.guard();
     checkWhole([copies], 'copies');
     return this.#made(this.#c.linnet_state_fork(this.state, copies));
   }
 
-  /** A state with these sequences in this order. */
+  /** A new state with copies of these sequences, in this order. */
   select(sequences) {
     return this.model.linnet.scope(at =>
       this.#made(this.#c.linnet_state_select(this.state, at.integers(sequences, 'sequences'), sequences.length)));

@@ -11,25 +11,27 @@ let erasing = false, cursor = null;
 studio.begin({
   zh: {
     title: '数字 · linnet', heading: '画半个数字，网络来画完',
-    lead: '在虚线以上画。虚线以下由网络一个像素接一个像素地续写：每个像素花同样的时间，记忆从不变大。',
+    lead: '在虚线以上画。虚线以下由网络一个像素接一个像素地续写：每个像素花的时间相同，网络的记忆也从不变大。',
     paper: '画纸，28 × 28 像素。用鼠标或手指画；也可以用方向键移动，用空格键画', cut: '虚线的位置（行）', erase: '橡皮', clear: '清空',
-    dream: '让它自己画', go: '续写', stop: '停', heat: '显示意外程度', temperature: '温度',
-    empty: '先在虚线以上画一点东西，或者让它自己画。', working: '正在续写……',
+    dream: '让网络自己画', go: '续写', stop: '停', heat: '显示意外程度', temperature: '温度',
+    empty: '先在虚线以上画一点东西，或者让网络自己画。', working: '正在续写……',
     done: '每像素 {time} 微秒；每幅图的状态 {state}，始终不变。', stopped: '停了。',
-    explain: '红色表示网络没有料到的像素（-log₂ p，以比特计）。模型是论文中的因果线性注意力，4 层 × 192，在 MNIST 上训练。',
+    explain: '选“显示意外程度”后，越红的像素越出乎网络的意料（-log₂ p，以比特计）。模型用论文 Transformers are RNNs 的因果线性注意力，' +
+      '共 4 层，宽 192，在 MNIST 上训练。',
     answer: '第 {n} 个续写',
   },
   en: {
     title: 'Digits · linnet', heading: 'Draw half a digit. A network finishes it.',
-    lead: 'Draw above the dashed line. Below it the network continues, pixel by pixel: each pixel takes the same time, ' +
-      'and its memory never grows.',
-    paper: 'Sheet of 28 x 28 pixels. Draw with mouse or finger; or move with the arrow keys and draw with the space bar',
-    cut: 'Position of the dashed line, in rows', erase: 'Eraser', clear: 'Clear', dream: 'Let it draw',
+    lead: 'Draw above the dashed line. Below the line, the network continues, pixel by pixel: each pixel takes the ' +
+      'same time, and the memory of the network never grows.',
+    paper: 'Sheet of 28 x 28 pixels. Draw with mouse or finger, or move with arrow keys and draw with the space bar',
+    cut: 'Position of the dashed line, in rows', erase: 'Eraser', clear: 'Clear', dream: 'Let the network draw',
     go: 'Finish it', stop: 'Stop', heat: 'Show surprise', temperature: 'Temperature',
-    empty: 'Draw something above the dashed line first, or let it draw.', working: 'Drawing …',
+    empty: 'Draw something above the dashed line first, or let the network draw.', working: 'Drawing …',
     done: '{time} µs a pixel; the state of an image is {state} at every pixel.', stopped: 'Stopped.',
-    explain: 'Red pixels surprised the network (-log₂ p, in bits). The model is the paper’s causal linear attention, ' +
-      '4 layers x 192, trained on MNIST.',
+    explain: 'With “Show surprise”: the less the network expected a pixel, the redder it appears (-log₂ p, in bits). ' +
+      'The model has the causal linear attention of the paper “Transformers are RNNs”, in 4 layers of width 192, and ' +
+      'was trained on MNIST.',
     answer: 'Continuation {n}',
   },
 });
@@ -50,9 +52,9 @@ function show() {
   }
 }
 
-// Draws or erases a stroke between two points, in pixels: full within half a pixel, none beyond one and a half.
+// Draws or erases a stroke between two points. Ink is full up to 0.6 pixels from the stroke and ends at 1.6 pixels.
 function stroke(from, to) {
-  if (studio.working !== null) {  // what is drawn now would change under the network
+  if (studio.working !== null) {  // its answers would not match the changed drawing
     studio.quit();
     shell.say();
   }
@@ -130,7 +132,7 @@ function gallery() {
   }));
 }
 
-// Continues the first rows of the drawing, into the gallery or, `alone`, on the sheet.
+// Continues the bytes `known`: six times in the gallery or, with `alone`, once on the sheet.
 async function continueFrom(known, alone, seed, signal) {
   const temperature = Number(at('temperature').value);
   const given = {...studio.models.digits, known, count: alone ? 1 : COUNT, seed, temperature};

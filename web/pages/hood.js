@@ -8,22 +8,22 @@ let heads = [];  // a canvas for each head, in the order of layers
 studio.begin({
   zh: {
     title: '内部 · linnet', heading: '网络记得什么',
-    lead: '这就是网络的记忆：每层六个头，每个头一张 32 × 32 的表 s（归一项 z 没有画出）。每画一个像素，表里加上一项，大小从不改变。',
+    lead: '这就是网络的记忆：每层有六个头，每个头有一张 32 × 32 的表 s（归一项 z 没有画出）。每画一个像素，每张表的数值加上一项，表的大小不变。',
     equations: '线性注意力的递推公式', go: '画一个数字', stop: '停', speed: '速度', working: '正在画……', stopped: '停了。',
     done: '画完了：784 个像素，状态一直是 {state}。', sheet: '正在画的数字', position: '位置', pixel: '像素值', surprise: '意外程度',
     memory: '状态', bits: '{bits} 比特', of: '{n} / 784', head: '第 {layer} 层，第 {head} 个头',
-    explain: '红色为正，蓝色为负，按每个头的最大值缩放；一行是一个键的特征，一列是一个值的分量。最近的至多八个键还没有加进表里。',
+    explain: '红色为正，蓝色为负，按每个头的最大值缩放；一行是一个键的特征，一列是一个值的分量。最近的键和值（至多各八个）还没有加进表里。',
   },
   en: {
     title: 'Under the hood · linnet', heading: 'What the network remembers',
-    lead: 'This is the memory of the network: six heads a layer, each with a table s of 32 x 32 numbers (the normalizers z ' +
-      'are not shown). Every pixel adds a term to each table; none ever grows.',
+    lead: 'This is the memory of the network: each layer has six heads, and each head has a table s of 32 x 32 ' +
+      'numbers (the normalizers z are not shown). Every pixel adds a term to the numbers of a table; no table grows.',
     equations: 'The recurrence of linear attention', go: 'Draw a digit', stop: 'Stop', speed: 'Speed',
-    working: 'Drawing …', stopped: 'Stopped.', done: 'Done: 784 pixels, and a state of {state} all the way.',
+    working: 'Drawing …', stopped: 'Stopped.', done: 'Done: 784 pixels; the state stayed at {state}.',
     sheet: 'The digit that is being drawn', position: 'Position', pixel: 'Pixel', surprise: 'Surprise', memory: 'State',
     bits: '{bits} bits', of: '{n} of 784', head: 'Layer {layer}, head {head}',
     explain: 'Red is positive, blue negative, scaled by the largest number of each head. A row is a feature of the keys, ' +
-      'a column a component of the values. The last keys, at most eight, are not in the tables yet.',
+      'a column a component of the values. The latest keys and values, at most eight each, are not in the tables yet.',
   },
 });
 

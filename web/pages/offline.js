@@ -1,4 +1,4 @@
-// The service worker: keeps the pages, and everything else that a page loads; answers from it when the network does not.
+// The service worker: caches the pages and everything they load; answers from the cache when the network fails.
 const KEPT = 'linnet';
 const PAGES = ['./', 'index.html', 'race.html', 'couplet.html', 'text.html', 'hood.html', 'shell.css', 'studio.css', 'couplet.css',
   'shell.js', 'studio.js', 'digits.js', 'race.js', 'couplet.js', 'text.js', 'hood.js', 'worker.js', 'linnet.js', 'linnet.wasm'];

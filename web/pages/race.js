@@ -3,17 +3,17 @@
 'use strict';
 const at = id => document.getElementById(id);
 const LANES = ['gated', 'softmax'], PIXELS = 784;
-let laps = {gated: [], softmax: []};
+let laps = {gated: [], softmax: []};  // [position, microseconds per pixel] of each message of the worker
 
 studio.begin({
   zh: {
     title: '赛跑 · linnet', heading: '循环网络与 softmax 赛跑',
-    lead: '两个一样大的网络，同一台机器：你的。左边的状态大小不变；右边的 softmax 注意力要回看以前的每一个像素，' +
+    lead: '两个一样大的网络，都在你的机器上运行。左边网络的状态大小不变；右边网络的 softmax 注意力要回看以前的每一个像素，' +
       '因此越画越慢，记忆也越来越大。',
     go: '开始', stop: '停', gated: '门控 delta 规则（循环）', softmax: 'softmax（缓存）', sheet: '正在画的数字',
-    time: '每像素', memory: '所用记忆', pixel: '已画', curve: '每像素的微秒数', working: '正在画……', stopped: '停了。',
+    time: '每像素', memory: '所用记忆', pixel: '已画', curve: '每像素的微秒数，横轴是像素的位置', working: '正在画……', stopped: '停了。',
     done: '最后几十个像素：softmax 每像素用时是循环网络的 {times} 倍，记忆是 {memory} 倍。', axis: '像素', micro: '微秒',
-    explain: '两个网络都是 4 层 × 128，在 MNIST 上训练。图是 28 × 28；长度越大，差距越大：32 × 32 的彩色图有 3,072 个字节。',
+    explain: '两个网络都有 4 层，宽 128，在 MNIST 上训练。这里的图有 28 × 28 个像素。序列越长，差距越大：32 × 32 像素的彩色图有 3,072 个字节。',
     of: '{n} / 784',
   },
   en: {
@@ -21,16 +21,16 @@ studio.begin({
     lead: 'Two networks of the same size on one machine: yours. The left one has a state of constant size. The right ' +
       'one, with softmax attention, looks back at every earlier pixel, so it slows down and its memory grows.',
     go: 'Start', stop: 'Stop', gated: 'Gated delta rule (recurrent)', softmax: 'Softmax (cache)',
-    sheet: 'The digit that is being drawn', time: 'Time a pixel', memory: 'Memory in use', pixel: 'Drawn',
-    curve: 'Microseconds a pixel over the pixels', working: 'Drawing …', stopped: 'Stopped.',
-    done: 'Over the last pixels, softmax took {times} times as long a pixel, and {memory} times the memory.',
+    sheet: 'The digit that is being drawn', time: 'Time per pixel', memory: 'Memory in use', pixel: 'Drawn',
+    curve: 'Microseconds per pixel, by position of the pixel', working: 'Drawing …', stopped: 'Stopped.',
+    done: 'At the end, softmax took {times} times as long per pixel, and {memory} times the memory.',
     axis: 'pixel', micro: 'µs', of: '{n} of 784',
-    explain: 'Both networks are 4 layers x 128, trained on MNIST. These images have 28 x 28 pixels. The longer the ' +
-      'sequence, the wider the gap: a color image of 32 x 32 pixels has 3,072 bytes.',
+    explain: 'Both networks have 4 layers of width 128 and were trained on MNIST. These images have 28 x 28 pixels. ' +
+      'The longer the sequence, the wider the gap: a color image of 32 x 32 pixels is a sequence of 3,072 bytes.',
   },
 });
 
-// Times of each lap, [position, microseconds], each the mean of fifty pixels or more.
+// Smooths the times of a lane: each becomes the mean over the laps that ended within the last fifty pixels.
 function smooth(lane) {
   return laps[lane].map(([position], i) => {
     let sum = 0, pixels = 0;
@@ -64,7 +64,7 @@ function plot() {
   plotted = performance.now();
 }
 
-// What the page says of a lane's last lap.
+// Shows how many pixels of a lane are drawn.
 function report(lane) {
   const lap = laps[lane].at(-1);
   at(`pixel-${lane}`).textContent = lap ? shell.filled('of', {n: lap[0]}) : '–';

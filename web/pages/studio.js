@@ -1,5 +1,5 @@
-// Shared by the pages of the studio, whose models run in this browser: tasks of worker.js, and parts of pages.
-// After shell.js.
+// Shared by the pages of the studio, whose models run in this browser: calls of worker.js, and common parts of pages.
+// Pages load it after shell.js.
 'use strict';
 
 const studio = {
@@ -64,7 +64,8 @@ const studio = {
     else resolve(done);
   },
 
-  // Begins a page with its words; says so where the browser is too old. The button and Escape stop its work.
+  // Begins a page with its words, or tells the visitor that the browser is too old. The stop button and Escape stop the
+  // work of the page.
   begin(words) {
     shell.begin(words);
     document.getElementById('stop').addEventListener('click', () => this.working?.abort());
@@ -72,7 +73,7 @@ const studio = {
     if (!this.supported()) shell.say(['old']);
   },
 
-  // The work of a page: one at a time. body(signal) resolves to what is said at its end, [key, values].
+  // Runs body(signal), the work of the page, and stops earlier work. body resolves to the final message, [key, values].
   working: null,
   async work(body) {
     if (!this.supported()) return;
@@ -92,7 +93,7 @@ const studio = {
     }
   },
 
-  // Ends the work; it says nothing more.
+  // Stops the work without a message.
   quit() {
     this.working?.abort();
     this.working = null;
@@ -143,7 +144,7 @@ Object.assign(shell.words.en, {
 shell.pages = [['index.html', 'digits'], ['race.html', 'race'], ['couplet.html', 'couplets'], ['text.html', 'write'],
   ['hood.html', 'hood']];
 
-// In place of the server's stream of a couplet's characters: the lines of this browser's engine.
+// Replaces the server's stream of couplet characters: this browser's engine writes the lines.
 shell.stream = async (path, {first, candidates}, handle, signal) => {
   if (!studio.supported()) throw new Error(shell.text('old'));
   const result = await studio.run('couplets', {...studio.models.couplet, first, candidates}, {signal});
@@ -153,5 +154,5 @@ shell.stream = async (path, {first, candidates}, handle, signal) => {
   await handle('done', {unknown: result.unknown, candidates: result.candidates});
 };
 
-// Pages and models that were loaded once work offline. Not in a private window, and not over plain http.
+// Pages and models that were loaded once work offline, except in a private window or over plain http.
 navigator.serviceWorker?.register('offline.js').catch(() => {});

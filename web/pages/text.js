@@ -13,12 +13,13 @@ studio.begin({
     fork: '点一下文字中的任何字符，网络就从那里另写一段；按回车键，从末尾继续。', empty: '先写一个开头。',
   },
   en: {
-    title: 'Text · linnet', heading: 'It continues Shakespeare',
+    title: 'Text · linnet', heading: 'A network continues Shakespeare',
     lead: 'A language model of a few megabytes writes byte by byte. It has read a million letters of Shakespeare, and ' +
       'nothing else.',
     prompt: 'Beginning', go: 'Continue', stop: 'Stop', temperature: 'Temperature', top: 'Top-p', story: 'The text',
     working: 'Writing …', stopped: 'Stopped.', done: '{rate} bytes a second; the state is {state} at every byte.',
-    fork: 'Click any character of the text to continue from there in another way; with the Enter key, from its end.',
+    fork: 'Click any character of the text: the network continues from there in another way. The Enter key continues ' +
+      'from the end.',
     empty: 'Write a beginning first.',
   },
 });

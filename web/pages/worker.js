@@ -1,18 +1,18 @@
-// Runs models beside the page, so that the page never waits. Messages: {id, task, ...arguments} begins a task,
-// {stop: id} ends it; answers are {id, event, ...} and at last {id, done} or {id, error}.
+// Runs models in a worker, so that the page never waits. The page sends {id, task, ...arguments} to begin a task and
+// {stop: id} to stop it. The worker answers with {id, event, ...} and finally with {id, done} or {id, error}.
 import {load} from './linnet.js';
 
-let loading = null;  // the promise of the engine; a failed one is tried again
+let loading = null;  // the promise of the engine; null again after a failure
 const engine = () => loading ??= load(fetch('linnet.wasm')).catch(error => {
   loading = null;
   throw error;
 });
-const models = new Map();  // {opened: promise, tells: who hears of the download}, by file and precision
+const models = new Map();  // by file and precision: {opened: promise, tells: functions told of the download}
 const running = new Set();
 
-// Lets waiting messages in, such as a stop.
+// turn() lets the worker receive waiting messages, such as a stop, before the task goes on.
 const channel = new MessageChannel();
-const turns = [];  // tasks that wait for theirs
+const turns = [];  // functions that continue the waiting tasks
 channel.port1.onmessage = () => turns.shift()();
 const turn = () => new Promise(resolve => {
   turns.push(resolve);
@@ -63,7 +63,7 @@ function tensors(bytes) {
     [name, new Float32Array(bytes.slice(8 + size + one.data_offsets[0], 8 + size + one.data_offsets[1]).buffer)]));
 }
 
-// Tells the page at most 60 times a second, and stops where it wants to.
+// Limits the messages of a task to about 60 a second. yield() lets messages in; false: the page has stopped the task.
 class Pace {
   #last = performance.now();
 
@@ -126,7 +126,7 @@ const tasks = {
     return {microseconds: 1000 * (performance.now() - begin) / ((total - known.length) * count), stateBytes: net.stateBytes};
   },
 
-  /** Bits of surprise of every byte of an image: [imageBytes], 0 for the first. */
+  /** The surprise of every byte of an image, -log2 p in bits: [imageBytes], 0 for the first byte. */
   async surprise({file, precision, image}, tell) {
     const net = await model(file, precision, tell);
     const state = net.newState(1);
@@ -136,9 +136,8 @@ const tasks = {
       p === 0 ? 0 : net.byteBits(outputs.subarray((p - 1) * net.outputs, p * net.outputs), byte, p))};
   },
 
-  /** Draws one image as fast as it goes: events {position, bytes, microseconds a byte of the last ones,
-   *  usedBytes}. A cache
-   *  has room for the whole image; its used bytes are those of the keys and values so far. */
+  /** Draws one image at full speed: events {position, bytes, microseconds per byte since the last event, usedBytes}. A
+   *  cache has room for the whole image; usedBytes counts only the keys and values so far. */
   async race({file, precision, seed}, tell, id) {
     const net = await model(file, precision, tell);
     const pace = new Pace(id), state = net.newState(1), total = net.imageBytes;
@@ -166,8 +165,8 @@ const tasks = {
     }
   },
 
-  /** Draws an image slowly: events {position, byte, bits, stateBytes, sums [layers, heads, F, M], ...} with the sums of phi(k) v^T. The
-   *  last keys and values, at most eight, are not in the sums yet. */
+  /** Draws an image slowly: events {position, byte, bits, stateBytes, sums [layers, heads, F, M], ...} with the sums of
+   *  phi(k) v^T. The latest keys and values, at most eight of each, are not in the sums yet. */
   async watch({file, seed, milliseconds}, tell, id) {
     const net = await model(file, 'f32', tell);
     const pace = new Pace(id), state = net.newState(1), {layers, heads, query_dim: dim} = net.spec;

@@ -48,7 +48,8 @@ bool IsChosen(const std::string& name, const std::string& tasks) {
          std::none_of(std::begin(kKept), std::end(kKept), [&](const char* k) { return name == k; });
 }
 
-// Sets the defaults of the final training: shorter and at a lower rate than from random weights.
+// Sets the defaults of the final training, which is shorter and has a lower learning rate than
+// training from random weights.
 void SetDefaults(TrainConfig& config) {
   config.steps = 500;
   config.lr /= 3;
@@ -65,7 +66,7 @@ const train::TaskInfo& TaskOf(const std::string& config, const std::string& path
   for (const train::TaskInfo* task : train::Tasks()) {
     if (task->name == name) return *task;
   }
-  throw InputError(path, ": names no task of 'linnet train'");
+  throw InputError(path, ": its 'task' is not a task of 'linnet train'");
 }
 
 ordered_json ToJson(const Metrics& metrics) {
@@ -105,7 +106,7 @@ void PrintReport(const train::MatchResult& match, const Metrics& trained) {
   line("weights copied:      ", match.copied);
   line("attention matched:   ", match.matched);
   if (!trained.empty()) line("trained:             ", trained);
-  std::cout << "error of the attention's output, copied and matched:\n";
+  std::cout << "error of the attention's output, after copying and after matching:\n";
   for (size_t i = 0; i < match.layers.size(); ++i) {
     std::printf("  layer %-3d %6.1f%% %6.1f%%\n", match.layers[i],
                 100 * std::sqrt(match.copied_losses[i]), 100 * std::sqrt(match.matched_losses[i]));
@@ -138,7 +139,7 @@ int Linearize(const LinearizeCommand& command) {
   train::MatchOptions match = command.match;
   match.model = command.run + "/model.safetensors";
   TrainConfig matching = config;
-  if (matching.steps == 0) matching.steps = 1;  // 0 would select --epochs
+  if (matching.steps == 0) matching.steps = 1;  // with 0, the epochs would set the length
   const train::MatchResult matched = MatchAttention(task, matching, match, hooks);
   if (matched.interrupted) {
     progress.Finish("stopped while matching; nothing was written");
@@ -180,13 +181,13 @@ void AddLinearize(CLI::App& root, int& exit_code) {
       ->type_name("KIND")
       ->required();
   cli::AddOption(app, "--match-steps", command.match.steps, "N",
-                 "Number of updates of step 2 below", CLI::Range(1.0, 1e9).description(""));
-  cli::AddOption(app, "--match-lr", command.match.lr, "RATE", "Learning rate of step 2 below",
+                 "Number of updates in step 2 (see below)", CLI::Range(1.0, 1e9).description(""));
+  cli::AddOption(app, "--match-lr", command.match.lr, "RATE", "Learning rate in step 2 (see below)",
                  CLI::PositiveNumber.description(""));
   command.flags.Add(*app, nullptr, IsChosen);
   for (const auto& [name, help] :
-       {std::pair{"--steps", "number of updates of step 3 below; 0: none (default: 500)"},
-        {"--lr", "learning rate of step 3 below (default: a third of the model's)"},
+       {std::pair{"--steps", "number of updates in step 3; 0: none (default: 500)"},
+        {"--lr", "learning rate in step 3 (default: a third of the run's learning rate)"},
         {"--lr-decay",
          "lower the rate to zero over the last N updates; 0: off (default: half of --steps)"},
         {"--lr-decay-form", "form of --lr-decay: linear or cosine (default: cosine)"},
@@ -194,13 +195,14 @@ void AddLinearize(CLI::App& root, int& exit_code) {
     app->get_option(name)->description(help);
   }
   app->footer(
-      R"(1. Copy: all weights that the new model also has are copied from the given one.
-2. Match: each new attention learns the outputs of the one it replaces, all layers at the same
-   time. The result is OUT/matched.safetensors.
+      R"(1. Copy: the weights that both models have are copied from the given model to the new one.
+2. Match: each new attention learns the outputs of the attention that it replaces, in all layers at
+   the same time. The result is OUT/matched.safetensors.
 3. Train: the whole network is trained. The result is OUT/model.safetensors.
-Other settings are those of FOLDER/config.json, except --lr-warmup, --lr-drop-at and --lr-patience,
-which are 0. Runs on the CPU. The command prints the validation of the given model and after each
-step, and the error of each layer's attention, and writes them to OUT/linearize.json.
+All other settings come from FOLDER/config.json, except that the defaults of --lr-warmup,
+--lr-drop-at and --lr-patience are 0. Runs on the CPU. The command prints the validation metrics of
+the given model and of the result of each step, and the error of each layer's attention. It writes
+the same numbers to OUT/linearize.json.
 
 Example:
   linnet linearize runs/softmax --to gated-delta-net --out runs/gated

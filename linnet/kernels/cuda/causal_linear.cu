@@ -74,9 +74,9 @@ template void CausalLinearBackward(const CausalLinearPlan&,
 
 }  // namespace linnet::kernels::cuda
 
-// Input of scripts/cuda-report: kernel | threads of a block | bytes of dynamic shared memory |
-// default. The script fails if a kernel marked `default` (optional) does not fit or spills
-// registers.
+// Input of scripts/cuda-report, one kernel a line: kernel | threads of a block | bytes of dynamic
+// shared memory | default. The last field is optional: the script fails if a kernel with this field
+// does not fit or spills registers.
 // clang-format off
 // cuda-report: CausalProductKernel<ProductSizes<16, 1, 0>, BFloat16> | ProductSizes<16, 1, Product::kForward>::kThreads | ProductSizes<16, 1, Product::kForward>::kBytes | default
 // cuda-report: CausalProductKernel<ProductSizes<16, 2, 0>, float> | ProductSizes<16, 2, Product::kForward>::kThreads | ProductSizes<16, 2, Product::kForward>::kBytes | default

@@ -14,8 +14,9 @@ CausalLinearPlan PlanCausalLinear(const CausalLinearShape& shape,
                                   unsigned segments) {
   CausalLinearPlan plan{.shape = shape, .options = options, .packed = packed};
   if (!packed) {
-    // Summing up the segments first costs half as much as the products themselves. So segments pay
-    // only if the GPU would otherwise be at least half empty.
+    // With several segments, each block first sums up its segment, which costs half as much as the
+    // products themselves. So segments pay off only if the GPU would otherwise be at least half
+    // empty.
     constexpr size_t kLeast = 512;  // minimum positions of a segment
     const size_t blocks = std::max<size_t>(1, shape.batch * shape.heads);
     size_t wanted = segments;

@@ -50,7 +50,7 @@ struct CausalLinearScratchParts {
   size_t state = 0;    // copies of the initial state: s, then z
   size_t control = 0;  // counters and flags of blocks, zeroed for each product
   size_t sums = 0;     // sums of segments
-  size_t delta = 0;    // d of each row (FirstRowOf() in causal_product_tile.h)
+  size_t delta = 0;    // the number d of each row (causal_product_tile.h)
   size_t floats = 0;   // total size
 };
 
@@ -63,7 +63,7 @@ inline size_t ControlWords(const CausalLinearPlan& plan) {
   return 1 + plan.shape.batch * plan.shape.heads * kMostSlices * plan.segments;
 }
 
-// Number of floats of `inverse`, which is also that of `delta` (CausalProductArgs). Their index is
+// Number of floats of `inverse` and of `delta` (CausalProductArgs). Both are indexed by
 // FirstRowOf() + position.
 inline size_t ProductRows(const CausalLinearShape& shape, bool packed) {
   const size_t rows = (shape.length + 3) / 4 * 4;

@@ -1,4 +1,5 @@
-// The tile programs of causal linear attention, on the executor, against the reference.
+// Runs the tile programs of causal linear attention on the executor and compares their results with
+// the reference.
 #include "linnet/kernels/cuda/causal_linear.h"
 
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 // where g = grad_out, den is the denominator, and d = -g . out is den times the derivative of the
 // loss with respect to den. g and d are not divided by den before they are multiplied: g . v + d is
 // a small difference of large numbers, which the rounding of g / den and d / den would spoil. With
-// elu + 1, phi'(x) = min(phi(x), 1), so it is computed from phi(x).
+// elu + 1, phi'(x) = min(phi(x), 1), so phi' is computed from phi(x).
 //
 // A block computes one sequence and head, and at most kSlice of the columns of c, in chunks of
 // kChunk positions. Terms j from the same chunk come from the masked square matrix of a_i . b_j.
@@ -19,17 +19,18 @@
 // fp32.
 //
 // If that gives too few blocks to fill a GPU, a sequence is divided into segments, one per block. A
-// block first adds up its own segment. It reads the sum of all earlier segments, which the block
-// before it has written, and writes the sum that includes its own for the next block. Then it
-// computes as above. Blocks take their segments in order when they start, so a block waits only for
-// blocks that have started. A segment is read twice, the second time from the L2 cache.
+// block first adds up its own segment. Next, it reads the sum of all earlier segments, which the
+// block of the previous segment has written, adds its own sum, and writes the result for the next
+// block. Then it computes as above. Blocks take their segments in order when they start, so a block
+// waits only for blocks that have started. A segment is read twice, the second time from the L2
+// cache.
 //
 // Products are of bf16, with sums in fp32. fp32 inputs are split into a leading and a trailing bf16
 // part (kSplit = 2), and products of two trailing parts are left out: 16 bits of mantissa remain.
 //
 // One warp computes 16 rows of a chunk. Between two barriers it reads the chunk's rows and the sums
-// of earlier chunks, both from shared memory and in bf16. It writes its tiles of the new sums to a
-// second buffer there. Copies of later chunks are under way meanwhile.
+// of earlier chunks, both in bf16 from shared memory, and writes its tiles of the new sums to a
+// second buffer in shared memory. Meanwhile, copies of later chunks are under way.
 #ifndef LINNET_KERNELS_CUDA_CAUSAL_PRODUCT_TILE_H_
 #define LINNET_KERNELS_CUDA_CAUSAL_PRODUCT_TILE_H_
 
@@ -99,7 +100,7 @@ struct ProductSizes {
   static constexpr Product kProduct = kProduct_;
   static constexpr bool kForward = kProduct == Product::kForward;
   static constexpr bool kReverse = kProduct == Product::kGradK || kProduct == Product::kGradV;
-  // Whether a . b includes the extra columns behind the value columns: g . v + d.
+  // Whether a and b have extra columns behind the value columns, so that a . b is g . v + d.
   static constexpr bool kGradient = kProduct == Product::kGradQ || kProduct == Product::kGradK;
   static constexpr int kSlice = kWidth <= (kSplit == 1 ? 64 : 32) ? kWidth : kSplit == 1 ? 64 : 32;
   static constexpr int kSlices = kWidth / kSlice;
@@ -402,7 +403,7 @@ class CausalProduct {
       const bool valid = slot.inside && chunk * kChunk + i * kStep<kColumns> < slot.limit;
       LINNET_UNROLL
       for (int part = 0; part < kSplit; ++part) {
-        // fp32: the floats of eight columns fill the place of their two bf16 parts until Map().
+        // fp32: eight floats take as much room as their bf16 parts, into which Map() splits them.
         tile_.CopyAsync(memory, to + i * kStep<kColumns> * stride + 8 * part,
                         reinterpret_cast<const Element*>(data + part * kVector), valid);
       }
@@ -413,8 +414,8 @@ class CausalProduct {
   // Columns of the tile that holds phi(q) / den, in the reverse products.
   static constexpr int kScaledColumns = Sizes::kGradient ? kSlice : kWidth;
 
-  // Loads the numbers that Transform() needs of a chunk's rows: 1 / den, which multiplies phi(q),
-  // and d (thread i loads that of row i).
+  // Loads the numbers that Transform() needs for a chunk's rows: 1 / den, which multiplies phi(q),
+  // and d (thread i loads the d of row i).
   LINNET_TILE void FetchRows(unsigned chunk) {
     if (kProduct == Product::kForward || !args_.normalize) return;
     if constexpr (Sizes::kReverse) {
@@ -456,8 +457,8 @@ class CausalProduct {
     if constexpr (Sizes::kGradient) {
       if (!sums_only_) Map<kSlice, true, false>(e_, EOf(stage), Sizes::kExtraStride, chunk);
       if (extra_ && tile_.thread() < kChunk) {
-        // d is stored as two bf16 parts in two columns, for precision. The values have ones in
-        // both.
+        // For precision, d is stored as two bf16 parts in two columns. In both columns, the rows of
+        // values have ones.
         const float lead = ToFloat(ToBf16(delta_));
         Vector16 pair{};
         pair.word[0] = PairBf16(lead, delta_ - lead);
@@ -721,8 +722,8 @@ class CausalProduct {
     if constexpr (kProduct == Product::kGradK) return args_.grad_k;
     if constexpr (kProduct == Product::kGradV) return args_.grad_v;
   }
-  // Stores a row of the warp's results. Four neighboring lanes hold it, two columns of every tile
-  // each. They exchange columns, so that a lane stores 16 consecutive bytes.
+  // Stores a row of the warp's results. Each of four neighboring lanes holds two columns of every
+  // tile of the row. The lanes exchange columns, so that each stores 16 consecutive bytes.
   LINNET_TILE void StoreRow(unsigned position, int half, float (&out)[Sizes::kColumnTiles][4]) {
     constexpr int kTiles = kSlice / 8;
     const unsigned t = tile_.lane() % 4;
@@ -879,8 +880,8 @@ class CausalProduct {
     });
   }
   // The address of the element of the state that corresponds to a sum; null if there is none.
-  // twice: whether b is [v, 1]. Then both extra columns are ones, so rows kWidth and kWidth + 1 of
-  // the sums both hold z; otherwise row kWidth + 1 is the remainder of row kWidth.
+  // twice: whether b is [v, 1]. If so, both extra columns of b are ones, and rows kWidth and
+  // kWidth + 1 of the sums both hold z. Otherwise, row kWidth + 1 is the remainder of row kWidth.
   template <class Float>
   LINNET_TILE Float* StateAt(Float* s, Float* z, unsigned row, unsigned column, bool twice) const {
     unsigned f = row, m = column + SliceBegin();
@@ -936,7 +937,8 @@ class CausalProduct {
 
 // --- The programs ---
 
-// One block of BlocksOf(), with kThreads threads and kBytes of shared memory.
+// The program of each of the BlocksOf() blocks, which have kThreads threads and kBytes of shared
+// memory.
 template <class Sizes, typename T, class Tile>
 LINNET_TILE void CausalProductTile(Tile& tile, const CausalProductArgs<T>& args) {
   unsigned block = tile.x();

@@ -6,9 +6,9 @@
 #include "linnet/kernels/cuda/sample_tile.h"
 #include "linnet/kernels/cuda/tile_device.cuh"
 
-// Input of scripts/cuda-report: kernel | threads of a block | bytes of dynamic shared memory |
-// default. The script fails if a kernel marked `default` (optional) does not fit or spills
-// registers.
+// Input of scripts/cuda-report, one kernel a line: kernel | threads of a block | bytes of dynamic
+// shared memory | default. The last field is optional: the script fails if a kernel with this field
+// does not fit or spills registers.
 // cuda-report: EmbedKernel<BFloat16> | kRowThreads | 0 | default
 // cuda-report: NormKernel<BFloat16, 2u> | kRowThreads | 0 | default
 // cuda-report: LinearStepKernel<BFloat16, 1u> | 128 | 4 * LinearStepShared<BFloat16>(32, 32) | default
@@ -41,9 +41,9 @@ __global__ void __launch_bounds__(kRowThreads) GeluKernel(size_t n, T* x) {
 constexpr unsigned kStepThreads = 128;
 
 // Minimum number of blocks of the linear step that a multiprocessor runs at once, so that many
-// loads are in flight. It limits the registers per thread. bf16: 7 blocks of 72 registers on
-// Hopper; elsewhere 72 registers would spill, so 4 blocks of 128. fp32: 5 blocks of 96. Heads of
-// more than 32 features: 3 blocks of 168.
+// loads are in flight. This number limits the registers per thread. In bf16, 7 blocks leave 72
+// registers per thread on Hopper; on other GPUs, 72 registers would spill, so 4 blocks leave 128.
+// In fp32, 5 blocks leave 96. With heads of more than 32 features, 3 blocks leave 168.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
 constexpr unsigned kNarrowStepBlocks = 4;
 #else

@@ -65,7 +65,7 @@ struct EmbedArgs {
 template <typename T>
 void StartEmbed(const EmbedArgs& args, Stream stream);
 
-// Adds a residual branch to x and applies the layer norms after it. LN is the norm with `weight`
+// Adds a residual branch to x and applies the layer norms that follow. LN is the norm with `weight`
 // and `bias`, LN' the norm with `next_weight` and `next_bias`:
 //   s = x + branch; y = LN(s), or LN'(LN(s)) if next_weight is not null; x = norm_first ? s : y
 // y is written to `in` and to `out`.
@@ -89,8 +89,9 @@ void StartGelu(size_t n, void* x, Stream stream);
 
 // Steps each sequence and head by one position, like LinearStep() of kernels/linear_step.h with the
 // feature map elu and the normalizer. States have the layout of LinearStepShape, so they can move
-// between CPU and GPU. Only the sum of the waiting keys, stored beside z, is neither read nor
-// written here; SumRecentKeys() (recent_keys.h) computes it when a state moves to the CPU.
+// between CPU and GPU, with one exception: the sum of the waiting keys, which is stored beside z,
+// is neither read nor written here. SumRecentKeys() (recent_keys.h) computes this sum when a state
+// moves to the CPU.
 struct DecodeStepArgs {
   const DecodeControl* control = nullptr;
   unsigned batch = 0, heads = 0, dim = 0, value_dim = 0;  // H, F, M
@@ -105,8 +106,9 @@ template <typename T>
 void StartLinearStep(const DecodeStepArgs& args, Stream stream);
 
 // Draws each sequence's token at position + 1 from a mixture of logistics, unless position + 1 <
-// known. The token is that of SampleMixtureOfLogistics() with the first two uniform numbers of
-// Philox(seed, first_stream + sequence, position + 1). Sets next_position and next_waiting.
+// known. The token is the byte that SampleMixtureOfLogistics() returns for the first two uniform
+// numbers of Philox(seed, first_stream + sequence, position + 1). Sets next_position and
+// next_waiting.
 struct SampleArgs {
   DecodeControl* control = nullptr;
   unsigned batch = 0, mixtures = 0;

@@ -56,8 +56,8 @@ DeviceMemory::DeviceMemory(size_t bytes) : bytes_(bytes) {
     cudaGetLastError();  // clears the error: the GPU is still usable
     size_t free = 0, all = 0;
     cudaMemGetInfo(&free, &all);
-    throw CudaError("the GPU has " + FormatBytes(free) + " of memory free, but " +
-                    FormatBytes(bytes) + " more are needed; use a smaller batch");
+    throw CudaError("the GPU has no room for " + FormatBytes(bytes) + ": only " +
+                    FormatBytes(free) + " of its memory are free; use a smaller batch");
   }
   Check(error, "reserving memory");
 }

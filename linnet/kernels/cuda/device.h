@@ -24,14 +24,14 @@ struct Device {
   int processors = 0;
   size_t memory = 0, free = 0;  // bytes
 
-  // Returns the current GPU. Throws CudaError, with a remedy if one is known, if there is no GPU,
-  // if the driver is older than the toolkit that built this library, or if no kernel was built for
-  // the GPU.
+  // Returns the current GPU. Throws CudaError if there is no GPU, if the driver is older than the
+  // toolkit that built this library, or if no kernel was built for the GPU. The message names a
+  // remedy if one is known.
   static Device Open();
 };
 
-// Owns memory of the GPU. The constructor throws CudaError, with the free and the needed bytes, if
-// there is too little.
+// Owns memory of the GPU. The constructor throws CudaError if there is too little; the message
+// gives the needed and the free bytes.
 class DeviceMemory {
  public:
   DeviceMemory() = default;

@@ -5,9 +5,9 @@
 #include "linnet/kernels/cuda/launch.cuh"
 #include "linnet/kernels/cuda/tile_device.cuh"
 
-// Input of scripts/cuda-report: kernel | threads of a block | bytes of dynamic shared memory |
-// default. The script fails if a kernel marked `default` (optional) does not fit or spills
-// registers.
+// Input of scripts/cuda-report, one kernel a line: kernel | threads of a block | bytes of dynamic
+// shared memory | default. The last field is optional: the script fails if a kernel with this field
+// does not fit or spills registers.
 // cuda-report: FewAttendKernel<BFloat16, 1u> | kFewThreads | FewAttendShared<BFloat16>(32, 32, 32, 256) | default
 // cuda-report: FewFeedForwardKernel<BFloat16> | kFewThreads | FewFeedForwardShared<BFloat16>(64, 256) | default
 // cuda-report: FewHeadKernel<BFloat16> | kFewThreads | FewHeadShared(30, 256) | default

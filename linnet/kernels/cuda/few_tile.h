@@ -58,7 +58,7 @@ class FewBlock {
     }
   }
 
-  // Computes y, writes x_next (the blocks of the first group do), and waits for the copies.
+  // Computes y, writes x_next (only in the blocks of the first group), and waits for the copies.
   LINNET_TILE void ReadInput() {
     const unsigned d = input_.d_model, n = sequence();
     float s[kColumns];

@@ -15,8 +15,8 @@ inline void Check(cudaError_t error, const char* what) {
   }
 }
 
-// Launches a kernel, unless the grid is empty. If it needs more than 48 kB of dynamic shared
-// memory, raises the kernel's limit first.
+// Launches a kernel, unless the grid is empty. If the kernel needs more than 48 kB of dynamic
+// shared memory, raises its limit first.
 template <typename... Parameters, typename... Args>
 void Launch(const char* name, void (*kernel)(Parameters...), dim3 blocks, unsigned threads,
             size_t shared, cudaStream_t stream, const Args&... args) {

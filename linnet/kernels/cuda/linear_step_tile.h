@@ -1,14 +1,15 @@
 // StartLinearStep() of decode.h as a tile program (tile.h): one position of causal linear
 // attention. kernels/linear_step.h has the layout of the states. A warp steps one head of one
-// sequence.
+// sequence. Keys and values of recent positions are kept as rows, the waiting rows; a fold adds
+// them to the sums s and z once there are RecentKeys() of them.
 //
 // The warp reads eight rows at a time: rows of s, weighted by the query's features, or waiting
-// rows, weighted by phi(q) . phi(k). Lane l reads from row l / 4 of the eight: of each block of 32
-// columns, columns u .. u + 3 and u + 16 .. u + 19, where u = 4 (l % 4). So with up to 32 values
-// per head, eight rows of s are 512 (bf16) or 1024 consecutive bytes. At the end, the eight lanes
-// that share columns add up their sums. In heads of up to 32 features and values, all loads except
-// those of a fold are issued at the beginning. So a warp waits for memory only twice, for the
-// control block and for these loads (docs/kernels/decode-cuda.md).
+// rows, weighted by phi(q) . phi(k). Lane l reads row l / 4 of the eight. From each block of 32
+// columns, it reads columns u .. u + 3 and u + 16 .. u + 19, where u = 4 (l % 4). So with up to 32
+// values per head, eight rows of s are 512 (bf16) or 1024 (fp32) consecutive bytes. At the end, the
+// eight lanes that share columns add up their sums. In heads of up to 32 features and values, all
+// loads except those of a fold are issued at the beginning. So a warp waits for memory only twice,
+// for the control block and for these loads (docs/kernels/decode-cuda.md).
 #ifndef LINNET_KERNELS_CUDA_LINEAR_STEP_TILE_H_
 #define LINNET_KERNELS_CUDA_LINEAR_STEP_TILE_H_
 
@@ -42,7 +43,7 @@ struct RestOf<float> {
 };
 
 // Columns u .. u + 3 (at[0 .. 3]) and u + 16 .. u + 19 (at[4 .. 7]) of a block of 32. In memory,
-// the bf16 columns c and c + 16 share a word.
+// the bf16 columns c and c + 16 share a 32-bit word.
 struct Columns {
   float at[8];
 };
@@ -149,7 +150,7 @@ LINNET_TILE float LostOf(float old, float add, float now) {
   return (old - (now - shown)) + (add - shown);
 }
 
-// Pointers to the state of one head of one sequence.
+// Pointers to the state of one head of one sequence. F' and M' are F and M rounded up to kStepPad.
 template <typename T>
 struct HeadOf {
   using Rest = typename RestOf<T>::Type;
@@ -213,8 +214,8 @@ class LinearStepWarp {
  public:
   static constexpr unsigned kRows = kWaitingRows<T>, kGroups = kRows / kRowsAtOnce;
   static constexpr unsigned kPadded = kFeatureBlocks * kStepPad;
-  // Whether all loads of the first 32 columns of s are issued first. Heads of more than 32 features
-  // have too few registers for that.
+  // Whether all loads of the first 32 columns of s are issued first. With more than 32 features per
+  // head, there are too few registers for that.
   static constexpr bool kEarly = kFeatureBlocks == 1;
   static constexpr unsigned kFolded = sizeof(T) == 2 ? 1 : 2;  // groups of 8 rows in FoldRows()
   static constexpr unsigned kLine = 128;                       // bytes of a cache line

@@ -1,5 +1,6 @@
-// Completes states that move from a GPU to the CPU. On a GPU only the waiting rows hold the recent
-// keys; on the CPU a state also holds the sum of these keys, beside z (linear_step.h).
+// Completes states that move from a GPU to the CPU. A state stores recent keys that are not in z
+// yet. On the CPU, it also stores the sum of these keys, beside z (linear_step.h); on a GPU, this
+// sum is not kept.
 #ifndef LINNET_KERNELS_CUDA_RECENT_KEYS_H_
 #define LINNET_KERNELS_CUDA_RECENT_KEYS_H_
 

@@ -183,8 +183,8 @@ LINNET_TILE void NormTile(Tile& tile, const NormArgs& args) {
   const unsigned n = kRows * (tile.x() * (tile.threads() / kWarp) + tile.warp());
   if (n >= args.batch) return;
   const unsigned first = 4 * tile.lane(), width = args.d_model;
-  // Rows and columns that do not exist load valid addresses instead of branching, so that no load
-  // waits for another.
+  // For rows and columns that do not exist, a lane loads from another valid address instead of
+  // branching, so that no load waits for another.
   const auto each = [&](auto body) {
     LINNET_UNROLL
     for (unsigned r = 0; r < kRows; ++r) {

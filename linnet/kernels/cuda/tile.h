@@ -31,8 +31,9 @@
 //   LoadMatrixTransposed(r, shared, index) the same, each matrix transposed
 //   Multiply(d, a, b)                      d += a b for a warp, bf16 -> fp32 (mma.m16n8k16)
 //   LoadStreaming(from, valid)             loads 16 bytes of global memory, zeros if not valid
-//   StoreStreaming(to, value)              stores 16 bytes. Both are for data that is not used
-//                                          again soon: the caches evict it first
+//   StoreStreaming(to, value)              stores 16 bytes. LoadStreaming and StoreStreaming are
+//                                          for data that is not used again soon: the caches evict
+//                                          such data first
 //   Prefetch(from)                         loads the cache line at `from` into the L2 cache
 //
 // For blocks that wait for other blocks, a Tile also has the functions below. One thread of the
@@ -54,8 +55,8 @@
 //
 // Layout of Multiply, with g = lane / 4 and t = lane % 4. A register of a or b holds two bf16, the
 // first in its lower half:
-//   a[0..3]: rows g, g + 8, g, g + 8 of A [16, 16]; columns 2 t, 2 t + 1 (a[2], a[3]: 8 further)
-//   b[0..1]: column g of B [16, 8]; rows 2 t, 2 t + 1 (b[1]: 8 further)
+//   a[0..3]: rows g, g + 8, g, g + 8 of A [16, 16]; columns 2 t, 2 t + 1 (plus 8 in a[2] and a[3])
+//   b[0..1]: column g of B [16, 8]; rows 2 t, 2 t + 1 (plus 8 in b[1])
 //   d[0..3]: row g columns 2 t, 2 t + 1; row g + 8 columns 2 t, 2 t + 1 of D [16, 8]
 // LoadMatrix puts elements 2 t and 2 t + 1 of row g of matrix i into r[i].
 #ifndef LINNET_KERNELS_CUDA_TILE_H_

@@ -79,7 +79,7 @@ class DeviceTile {
 
   __device__ __forceinline__ Vector16 LoadStreaming(const Vector16* from, bool valid) const {
     Vector16 v = {};
-    asm volatile(  // without a branch
+    asm volatile(  // a predicated load instead of a branch
         "{\n\t.reg .pred p;\n\tsetp.ne.u32 p, %5, 0;\n\t"
         "@p ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];\n\t}"
         : "+r"(v.word[0]), "+r"(v.word[1]), "+r"(v.word[2]), "+r"(v.word[3])

@@ -60,8 +60,8 @@ struct Shadow {
   uint32_t write_epoch = 0, write_warp_epoch = 0;  // the last write; epoch 0: none
   uint32_t read_epoch = 0, read_warp_epoch = 0;    // reads since the last barrier
   uint16_t writer = kNobody, write_site = 0;
-  // Two of these readers: from different warps if there are such, else from the same warp. If there
-  // are readers in two warps, every write races with one of them, so no more readers are recorded.
+  // Two of these readers, if possible from different warps. If there are readers in two warps,
+  // every write races with one of them, so no more readers are recorded.
   uint16_t reader = kNobody, read_site = 0;
   uint16_t second = kNobody, second_site = 0;
   uint16_t copier = kNobody, copy_site = 0;  // the CopyAsync that is under way, if any
@@ -86,7 +86,7 @@ struct ShuffleArgs {
   unsigned lane;
 };
 
-// Later launches reuse fibers, because ThreadSanitizer is slow to create one.
+// Later launches reuse fibers, because creating a fiber is slow under ThreadSanitizer.
 std::unique_ptr<Fiber> TakeFiber(std::vector<std::unique_ptr<Fiber>>& idle) {
   if (idle.empty()) return std::make_unique<Fiber>();
   auto fiber = std::move(idle.back());

@@ -13,13 +13,13 @@
 //                 not aligned to 16 bytes
 //   race          two accesses to a byte by different threads, one of them a write, without a
 //                 Barrier(), or a WarpBarrier() of their warp, between them. Shuffles and matrix
-//                 operations order nothing. Races are found in every order of threads.
+//                 operations order nothing. A race is found in whatever order the threads run.
 //   uninitialized a read of shared memory that the block has not written yet
 //   divergence    a collective operation that other threads of the block or warp do not reach
 //   copy          an access to the target of a CopyAsync() before the thread that copies has waited
-//                 for it; a CopyAsync() that its thread never waits for
+//                 for the copy; a CopyAsync() that its thread never waits for
 //
-// CopyAsync() copies as late as it may, in CopyWait(). LoadMatrix() counts as a read by the lanes
+// CopyAsync() copies as late as possible, in CopyWait(). LoadMatrix() counts as a read by the lanes
 // that get the elements, not by those that give the indexes. Multiply() sums exact products in
 // double and rounds once; a GPU rounds more often. Races between blocks are not found, and global
 // memory is left to AddressSanitizer.

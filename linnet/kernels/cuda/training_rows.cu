@@ -4,9 +4,9 @@
 #include "linnet/kernels/cuda/tile_device.cuh"
 #include "linnet/kernels/cuda/training_rows_tile.h"
 
-// Input of scripts/cuda-report: kernel | threads of a block | bytes of dynamic shared memory |
-// default. The script fails if a kernel marked `default` (optional) does not fit or spills
-// registers.
+// Input of scripts/cuda-report, one kernel a line: kernel | threads of a block | bytes of dynamic
+// shared memory | default. The last field is optional: the script fails if a kernel with this field
+// does not fit or spills registers.
 // cuda-report: AddNormKernel<2u> | kRowThreads | 0 | default
 // cuda-report: AddNormGradKernel<2u> | kSumThreads | 4 * 128 * kSumWarps | default
 // cuda-report: ColumnSumsKernel<BFloat16> | kSumThreads | 4 * 128 * kSumWarps | default

@@ -32,10 +32,10 @@ struct AddNormArgs {
 };
 void StartAddNorm(const AddNormArgs& args, Stream stream);
 
-// The backward of StartAddNorm() with a norm. Writes the gradient of x, which is also that of
-// residual, to grad_x and, rounded to bf16, to grad_x_narrow. Writes the sums over rows that are
-// the gradients of weight, offset and bias to `sums`. `x` is the sum that StartAddNorm() wrote to
-// its x.
+// The backward of StartAddNorm() with a norm. Writes the gradient of x, which is also the gradient
+// of residual, to grad_x and, rounded to bf16, to grad_x_narrow. Writes the gradients of weight,
+// offset and bias, which are sums over the rows, to `sums`. `x` is the sum that StartAddNorm()
+// wrote to its x.
 struct AddNormGradArgs {
   unsigned rows = 0, width = 0;
   const float *x = nullptr, *stats = nullptr, *weight = nullptr, *grad_out = nullptr;

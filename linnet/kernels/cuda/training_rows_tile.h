@@ -1,6 +1,6 @@
 // The kernels of training_rows.h as tile programs (tile.h). In all but SumPartialTile, a warp
-// processes one row, or 128 columns of it, at a time; lane l holds columns 4 l .. 4 l + 3 of each
-// 128.
+// processes one row, or 128 columns of a row, at a time. Of every 128 columns, lane l holds columns
+// 4 l .. 4 l + 3.
 #ifndef LINNET_KERNELS_CUDA_TRAINING_ROWS_TILE_H_
 #define LINNET_KERNELS_CUDA_TRAINING_ROWS_TILE_H_
 
@@ -107,8 +107,8 @@ LINNET_TILE void WriteSumOfWarps(Tile& tile, const Four& sum, unsigned begin, un
   tile.Barrier();
 }
 
-// Writes the gradient of x for the block's rows. Block x writes the sums over its rows to row x of
-// partial [blocks, 3, width].
+// Writes the gradient of x for the block's rows. Block b also writes the sums over its rows to row
+// b of partial [blocks, 3, width].
 template <unsigned kParts, class Tile>
 LINNET_TILE void AddNormGradTile(Tile& tile, const AddNormGradArgs& args, unsigned blocks) {
   const unsigned first = 4 * tile.lane(), width = args.width;
@@ -123,7 +123,7 @@ LINNET_TILE void AddNormGradTile(Tile& tile, const AddNormGradArgs& args, unsign
   for (unsigned n = tile.x() * kSumWarps + tile.warp(); n < args.rows; n += blocks * kSumWarps) {
     const size_t begin = size_t{n} * width;
     const float mean = args.stats[2 * size_t{n}], scale = args.stats[2 * size_t{n} + 1];
-    RowOf<kParts> normal, grad;  // normal = (x - mean) scale; grad: its gradient, then that of x
+    RowOf<kParts> normal, grad;  // normal = (x - mean) scale; grad: gradient of normal, then of x
     float sum = 0, product = 0;
     LINNET_UNROLL
     for (unsigned j = 0; j < kParts; ++j) {

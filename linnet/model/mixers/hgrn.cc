@@ -14,7 +14,7 @@ GatedForm HgrnForm(const MixerSpec& spec) {
 }  // namespace
 
 MixerInfo HgrnInfo() {
-  return GatedInfo("hgrn", "a number per channel, with a decay of its own (HGRN)",
+  return GatedInfo("hgrn", "a state of one number per channel, each with its own decay (HGRN)",
                    {"short_convolution", "lower_bound", "output_norm_eps"}, HgrnForm);
 }
 

@@ -88,12 +88,12 @@ struct CudaEngine::Impl {
     const kernels::cuda::Device found = Open();
     device = found.name;
     if (memory.total() > found.free) {
-      throw InputError(model->path(), ": ", options.batch, " sequences take ",
-                       FormatBytes(static_cast<double>(memory.total())), " of the GPU's memory (",
-                       FormatBytes(static_cast<double>(memory.states)), " of states), and ",
-                       FormatBytes(static_cast<double>(found.free)), " of ",
-                       FormatBytes(static_cast<double>(found.memory)),
-                       " are free; choose a smaller batch");
+      throw InputError(
+          model->path(), ": ", options.batch, " sequences need ",
+          FormatBytes(static_cast<double>(memory.total())), " of GPU memory (",
+          FormatBytes(static_cast<double>(memory.states)), " of it for states), but only ",
+          FormatBytes(static_cast<double>(found.free)), " of ",
+          FormatBytes(static_cast<double>(found.memory)), " are free; choose a smaller batch");
     }
   }
 
@@ -170,8 +170,8 @@ void CudaEngine::Draw(std::span<uint8_t> sequences, size_t known, const Logistic
   if (count == 0 || count > impl.batch || sequences.size() % pixels != 0 || known < 1 ||
       known > pixels) {
     throw InputError(model().path(), ": cannot draw ", sequences.size(), " bytes with ", known,
-                     " known ones in each sequence as up to ", impl.batch, " sequences of ",
-                     pixels);
+                     " known bytes per sequence; pass 1 to ", impl.batch, " sequences of ", pixels,
+                     " bytes, of which at least 1 is known");
   }
   if (known == pixels) return;
   impl.Reset();
@@ -215,7 +215,8 @@ void CudaEngine::Step(std::span<const int32_t> tokens, std::span<float> outputs)
                      " outputs per sequence");
   }
   if (impl.position + 1 >= impl.pixels()) {
-    throw InputError(model().path(), ": the model has ", impl.pixels() - 1, " positions");
+    throw InputError(model().path(), ": the model has ", impl.pixels() - 1,
+                     " positions, and all of them have been read");
   }
   for (const int32_t token : tokens) {
     if (token < 0 || token >= model().spec().input.vocabulary) {
@@ -273,8 +274,8 @@ double CudaEngine::StepBytes() const {
     const kernels::LinearStepShape shape = ShapeOf(spec.stack.mixer(l), impl_->narrow());
     const double keys = static_cast<double>(shape.RecentKeys());
     const auto f = static_cast<double>(shape.dim), m = static_cast<double>(shape.value_dim);
-    // A step reads the sums and the waiting rows and writes a row; a fold also reads the remainders
-    // and writes all sums.
+    // A step reads the sums and the rows of recent keys and values, and writes one such row. A
+    // fold, which adds these rows to the sums, also reads the sums' remainders and writes all sums.
     const double step = f * m * number + f * 4 + (f + m) * number * ((keys - 1) / 2 + 1);
     const double fold = f * m * (number + 2.0 * rest) + 3 * 4 * f;
     sequence += static_cast<double>(shape.heads) * (step + fold / keys);

@@ -1,5 +1,5 @@
-// Runs a trained model as an RNN on a GPU, thousands of sequences at once. No libtorch; cuBLASLt is
-// loaded at run time.
+// Runs a trained model as an RNN on a GPU, thousands of sequences at once. Does not use libtorch;
+// loads cuBLASLt at run time.
 //
 //   const Checkpoint checkpoint = Checkpoint::Open("models/digits.safetensors");
 //   CudaEngine engine(checkpoint, {.batch = 10'000, .precision = Precision::kBf16});
@@ -11,9 +11,9 @@
 //
 // Supported models: images with a mixture of logistics, causal linear attention with feature map
 // elu, in f32 or bf16. For other models the constructor throws an InputError that names the
-// unsupported part. In bf16, weights and the leading part of the states are rounded. So are inputs
-// and results of matrix products, except in the kernels for few sequences (kernels/cuda/few.h).
-// Norms, residuals and the head are fp32.
+// unsupported part. In bf16, weights and the leading part of the states are rounded to bf16. So are
+// inputs and results of matrix products, except in the kernels for few sequences
+// (kernels/cuda/few.h). Norms, residuals and the head are fp32.
 //
 // Errors: InputError if this build has no CUDA, if there is no usable GPU, or if its free memory is
 // too small (checked before anything is allocated); std::runtime_error if a GPU operation fails.
@@ -39,7 +39,7 @@ inline constexpr const char* kNoCuda = "this build has no CUDA (configure with -
 
 struct CudaOptions {
   size_t batch = 64;
-  std::optional<Precision> precision = {};  // default: the file's
+  std::optional<Precision> precision = {};  // default: the checkpoint's precision
   // Number of lanes: parts of the batch that step on streams of their own, so that matrix products
   // of one lane may overlap with memory traffic of another. On an H100, 1 is the fastest.
   size_t lanes = 1;
@@ -88,15 +88,17 @@ class CudaEngine final : public Generator {
   // positions. Resets the sequences before and afterwards.
   double SecondsOfStep(size_t steps);
   // Measures the seconds per step of each kind of kernel, by name, for the first lane alone: the
-  // mean over the steps from one fold to the next. Resets the sequences before and afterwards.
+  // mean over the steps from one fold to the next (a fold adds recent keys and values to the sums;
+  // see kernels/linear_step.h). Resets the sequences before and afterwards.
   std::vector<std::pair<std::string, double>> ProfileStep();
-  // Work of a step, to compare with CudaLimits. Bytes: those of all weights, plus the bytes of the
-  // states that a step moves (mean from one fold to the next). Operations: of its matrix products.
+  // Work of a step, to compare with CudaLimits. Bytes: the size of all weights, plus the bytes of
+  // states that a step reads and writes, averaged over the steps from one fold to the next.
+  // Operations: those of the step's matrix products.
   double StepBytes() const;
   double StepOperations() const;
 
-  // Replaces all sequences by those of `state`. Throws InputError unless it has batch() sequences,
-  // all at the same position, and belongs to this model in this precision.
+  // Replaces all sequences by those of `state`. Throws InputError unless `state` has batch()
+  // sequences, all at the same position, and belongs to this model in this precision.
   void SetState(const State& state);
   State GetState();
 

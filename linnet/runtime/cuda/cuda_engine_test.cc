@@ -1,5 +1,6 @@
-// Runs on a GPU, or as cuda_engine_on_executor_test on the CPU, with fewer positions. Skipped if
-// there is neither. LINNET_MODEL names an image model to test besides the random ones.
+// Runs CudaEngine on a GPU. As cuda_engine_on_executor_test, runs it on the CPU instead, with fewer
+// positions. In other builds, tests are skipped if there is no GPU. LINNET_MODEL names an image
+// model to test besides the random ones.
 #include "linnet/runtime/cuda/cuda_engine.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@
 namespace linnet {
 namespace {
 
-// Two layers of the paper's sizes.
+// Two layers of the default sizes.
 ModelSpec PaperImages() {
   ModelSpec spec;
   spec.stack.repeat = 2;
@@ -150,7 +151,8 @@ TEST_F(CudaEngineTest, DrawsLikeTheCpu) {
     std::vector<uint8_t> want = drawn;
     CudaEngine gpu(small.checkpoint(),
                    {.batch = static_cast<size_t>(batch), .lanes = static_cast<size_t>(lanes)});
-    for (int pass = 0; pass < 2; ++pass) gpu.Draw(drawn, known, draws);  // draws the same again
+    // A second call draws the same bytes again.
+    for (int pass = 0; pass < 2; ++pass) gpu.Draw(drawn, known, draws);
     int differing = 0;
     for (size_t i = 0; i < static_cast<size_t>(count); ++i) {
       uint8_t* sequence = &want[i * pixels];
@@ -167,7 +169,7 @@ TEST_F(CudaEngineTest, DrawsLikeTheCpu) {
       }
       differing += !std::equal(sequence, sequence + pixels, &drawn[i * pixels]);
     }
-    EXPECT_LE(differing, 1) << "one byte may be rounded differently";
+    EXPECT_LE(differing, 1) << "a byte of one sequence may be rounded differently";
   }
 }
 

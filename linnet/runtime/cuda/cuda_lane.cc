@@ -19,11 +19,11 @@ namespace {
 using namespace kernels::cuda;
 using kernels::BFloat16;
 
-// Number of steps in the larger of the two graphs. It saves launches by the CPU, and gaps between
-// steps.
+// Number of steps in the larger of the two graphs. The larger graph saves launches by the CPU, and
+// gaps between steps.
 constexpr size_t kManySteps = 8;
 
-// Up to this many sequences, the kernels of few.h step a lane if the model's sizes allow it.
+// The kernels of few.h step a lane of up to this many sequences, if the model's sizes allow it.
 constexpr size_t kFewSequences = 16;
 
 unsigned Narrowed(size_t n) { return static_cast<unsigned>(n); }
@@ -102,7 +102,7 @@ class Lane final : public CudaLane {
       Plan(layer.up, relu());
     }
     Plan(weights_.head, false);
-    // Before a capture, in which kernels may not be loaded, a step without a graph loads them.
+    // Kernels must not be loaded during a capture, so a step without a graph loads them first.
     SetControl({});
     SetBytes(tokens_.data(), 0, tokens_.size() * sizeof(int32_t), stream());
     Enqueue();
@@ -307,8 +307,8 @@ class Lane final : public CudaLane {
     const auto set_norm = [&](const CudaNorm& norm) {
       input.weight = norm.weight.data(), input.norm_bias = norm.bias.data();
     };
-    // Makes the results of the branch just started the input of the next branch: the sums of its
-    // `groups` groups, and the bias of its output matrix `out`.
+    // Passes the results of the branch just started to the next branch: the sums of its `groups`
+    // groups, and the bias of its output matrix `out`.
     const auto pass = [&](size_t groups, const CudaMatrix<T>& out) {
       input.embeds = false;
       input.x = input.x_next, input.sums = sums();

@@ -16,7 +16,8 @@ namespace {
 using kernels::BFloat16;
 using kernels::cuda::DeviceBuffer;
 
-constexpr size_t kMultiple = 8;  // divides all widths, for 16-byte alignment in bf16
+// All widths are multiples of this, so that rows in bf16 are aligned to 16 bytes.
+constexpr size_t kMultiple = 8;
 
 size_t Size(int n) { return static_cast<size_t>(n); }
 

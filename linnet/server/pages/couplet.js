@@ -10,21 +10,22 @@ let candidates = [], chosen = 0, answered = '', working = null;
 shell.begin({
   zh: {
     title: '对联 · linnet', heading: '对对联', first: '上联', go: '对下联', stop: '停', try: '试试：',
-    lead: '写一句上联，模型逐字对出下联。它是一个线性注意力模型，像循环网络一样运行：每个字花同样的时间。' +
+    lead: '写一句上联，模型逐字对出下联。它是一个线性注意力模型，像循环网络一样运行：每个字花的时间相同。' +
       '它学的是唐宋律诗中的对仗句，五言、七言对得最好。',
     answers: '候选下联', copy: '复制', copyOf: '复制 {text}', copied: '已复制', working: '正在对……', done: '对好了，共 {n} 句。', one: '对好了。', cut: '回答中断了',
-    stopped: '停了。', unknown: '不认识：{characters}。',
+    stopped: '停了。', unknown: '模型不认识：{characters}。',
     failed: '没有对成：{message}', score: '每字 log p {s}',
   },
   en: {
     title: 'Couplets · linnet', heading: 'Answer a couplet', first: 'First line', go: 'Answer',
     stop: 'Stop', try: 'Try:',
-    lead: 'Write the first line of a Chinese couplet; the model answers it, character by character. It is a ' +
-      'linear-attention transformer that runs as a recurrent network: every character costs the same. ' +
+    lead: 'Write the first line of a Chinese couplet; the model answers it, character by character. The model is a ' +
+      'linear-attention transformer that runs as a recurrent network: every character takes the same time. ' +
       'It learned from regulated verse of the Tang ' +
-      'and Song, so it is best at lines of five and seven.',
+      'and Song dynasties, so it is best at lines of five and seven characters.',
     answers: 'Second lines to choose from', copy: 'Copy', copyOf: 'Copy {text}', copied: 'Copied', working: 'Writing …',
-    done: '{n} answers.', one: 'One answer.', cut: 'the response broke off', stopped: 'Stopped.', unknown: 'It does not know {characters}.',
+    done: '{n} answers.', one: 'One answer.', cut: 'the response broke off', stopped: 'Stopped.',
+    unknown: 'The model does not know {characters}.',
     failed: 'No answer: {message}', score: 'log p {s} per character',
   },
 });

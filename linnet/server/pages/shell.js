@@ -28,14 +28,14 @@ const shell = {
     });
   },
 
-  // Shows parts, each [key, values], in the element #say, and again when the language changes.
+  // Shows a message in the element #say, and again when the language changes. Each part is [key, values].
   said: [],
   say(...parts) {
     this.said = parts;
     document.getElementById('say').textContent = parts.map(([key, values]) => this.filled(key, values)).join(' ');
   },
 
-  // The text of an error: the page's own for this status, else the server's, which is in English.
+  // The text of an error: the page's own text for this status, else the server's message, in English.
   explain(error) {
     return this.words[this.language][error.status] ?? error.message;
   },

@@ -10,7 +10,7 @@ std::vector<int32_t> CopyTokens(Engine& engine, std::span<const int32_t> tokens)
   const ModelSpec& spec = engine.model().spec();
   const std::string& path = engine.model().path();
   if (spec.task != "copy") {
-    throw InputError(path, ": a model of the task '", spec.task, "', which cannot copy tokens");
+    throw InputError(path, ": a model of the task '", spec.task, "' cannot copy tokens");
   }
   if (tokens.empty() || tokens.size() > (static_cast<size_t>(spec.input.max_length) - 1) / 2) {
     throw InputError(path, ": copies between 1 and ", (spec.input.max_length - 1) / 2,

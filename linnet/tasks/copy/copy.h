@@ -17,9 +17,8 @@ namespace linnet {
 constexpr size_t kCopySequences = 200;  // default number of sequences in `linnet eval`
 
 // Reads `tokens` (each in 1 .. vocabulary - 1) and the separator 0, then generates tokens.size()
-// tokens, always the most likely one (greedy). Throws InputError for a model of another task, if
-// `tokens` is empty, if a token is out of range, or if 2 * tokens.size() + 1 exceeds the model's
-// positions.
+// tokens by greedy decoding. Throws InputError if the model is of another task, if `tokens` is
+// empty, if a token is out of range, or if 2 * tokens.size() + 1 exceeds the model's positions.
 std::vector<int32_t> CopyTokens(Engine& engine, std::span<const int32_t> tokens);
 
 }  // namespace linnet

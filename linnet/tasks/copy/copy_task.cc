@@ -12,7 +12,7 @@ CopyBatch MakeCopyBatch(const CopyTask& task, int batch, Philox rng) {
   if (batch < 1 || task.symbols < 1 || task.max_length < 1 || task.max_length > kMaxLength) {
     throw InputError(
         "copy task: batch, symbols and max_length must be at least 1, and max_length "
-        "at most ",
+        "must be at most ",
         kMaxLength, "; got ", batch, ", ", task.symbols, " and ", task.max_length);
   }
   const int shortest = std::clamp(task.min_length, 1, std::max(1, task.max_length - 1));

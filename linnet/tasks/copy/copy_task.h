@@ -8,9 +8,10 @@
 //   target     s_2  ..  0     s_1  s_2  ..  0     0    ..     the next token
 //   mask       0    ..  1     1    1    ..  0     0    ..     1 on n-1 .. 2n-1
 //
-// In the first copy, the loss counts only the prediction of the separator. A model cannot know n,
-// but may predict the separator at every position of the first copy, so the loss can reach zero.
-// Accuracy should be counted from position n on.
+// Before position n, only the prediction of the separator, at position n-1, counts in the loss. A
+// model cannot know n, but it may predict the separator at every position before n, because the
+// other predictions there do not count; so the loss can reach zero. Accuracy should be counted from
+// position n on.
 #ifndef LINNET_TASKS_COPY_COPY_TASK_H_
 #define LINNET_TASKS_COPY_COPY_TASK_H_
 
@@ -25,19 +26,20 @@ namespace linnet {
 struct CopyTask {
   int max_length = 128;  // n is uniform in [min_length, max_length)
   int symbols = 10;      // tokens to copy are 1 .. symbols
-  int min_length = 10;   // reduced to max_length - 1 if it is larger
+  int min_length = 10;   // at most max_length - 1 is used
 
   int sequence_length() const { return 2 * max_length + 1; }
   int vocabulary() const { return symbols + 1; }
 };
 
-// A batch of samples. In `tokens`, all positions after the second copy are 0.
+// A batch of samples. In `tokens`, all positions after the second s_1 .. s_n are 0.
 struct CopyBatch : MaskedBatch {
   std::vector<int32_t> lengths;  // [batch]: n of each sample
 };
 
-// Makes `batch` samples of task.sequence_length() tokens, determined by the state of `rng`. Throws
-// InputError unless batch, symbols and max_length are at least 1, and max_length at most 2^24.
+// Makes `batch` samples of task.sequence_length() tokens; the same `rng` gives the same samples.
+// Throws InputError unless batch, symbols and max_length are at least 1, and max_length is at most
+// 2^24.
 CopyBatch MakeCopyBatch(const CopyTask& task, int batch, Philox rng);
 
 }  // namespace linnet

@@ -1,4 +1,5 @@
-// Copying: evaluates the fraction of tokens copied correctly, over sequences not used in training.
+// The copy task: evaluates the fraction of tokens copied correctly, over sequences not used in
+// training.
 #include <algorithm>
 #include <cmath>
 #include <span>

@@ -159,7 +159,7 @@ int32_t CoupletDraft::Next(std::span<const float> outputs) {
 
 namespace {
 
-// The engine's state and outputs after it has read the first line and the separator.
+// The state and outputs after the engine has read the first line and the separator.
 struct Begun {
   State state;  // of one sequence
   std::vector<float> logits;
@@ -171,11 +171,10 @@ struct Path {
   double log_probability = 0;
 };
 
-// A path extended by one token: the log-probability of the extended path, the index of the path,
-// and the token.
+// A path extended by one token.
 struct Continuation {
-  double log_probability;
-  size_t path;
+  double log_probability;  // of the extended path
+  size_t path;             // index of the path
   int32_t token;
 };
 
@@ -188,7 +187,7 @@ std::vector<Continuation> Continue(const std::vector<Path>& paths, const Couplet
   std::vector<Continuation> next;
   for (size_t p = 0; p < paths.size(); ++p) {
     const auto row = logits.subspan(p * width, width);
-    if (line.punctuation(at)) {  // copied: adds no log-probability
+    if (line.punctuation(at)) {  // copied, so its probability does not count
       next.push_back({paths[p].log_probability, p, line.token(at)});
       continue;
     }

@@ -18,13 +18,13 @@
 
 namespace linnet {
 
-// A model's vocabulary, and which of its tokens are punctuation. Throws InputError for a model of
-// another task or of byte pairs.
+// A model's vocabulary, and the roles of its tokens in couplets. Throws InputError for a model of
+// another task and for a byte-pair vocabulary.
 struct CoupletTokens {
   explicit CoupletTokens(const Model& model);
 
   Vocabulary vocabulary;
-  std::vector<bool> punctuation;
+  std::vector<bool> punctuation;   // whether a token is punctuation
   std::vector<int32_t> unwritten;  // never drawn: special tokens, and punctuation, which is copied
   size_t longest;                  // maximum length of a first line, in characters
   // The token of "，", which replaces punctuation outside the vocabulary; kUnknown if the
@@ -48,7 +48,7 @@ class CoupletLine {
   std::vector<int32_t> Prompt() const;          // the line's tokens and the separator
   bool punctuation(size_t at) const { return punctuation_[at]; }
   int32_t token(size_t at) const { return read_[at]; }
-  const std::string& character(size_t at) const { return characters_[at]; }  // as given
+  const std::string& character(size_t at) const { return characters_[at]; }  // in the given line
   // The text of `token` at place `at` of the second line. If the first line has punctuation there,
   // the text is that punctuation, whatever the token.
   std::string Text(size_t at, int32_t token) const;
@@ -56,18 +56,18 @@ class CoupletLine {
   // The characters that the model reads as the unknown token, each once, in order: the vocabulary
   // has neither the character nor its simplified form.
   std::vector<std::string> Unknown() const;
-  // Sets the logits of tokens not allowed at place `at` of the second line to -infinity.
-  // `used`: the second line's tokens before that place.
+  // Applies the rules to the choice of the second line's token at place `at`: sets the logits of
+  // all tokens not allowed there to -infinity. `used`: the second line's tokens before that place.
   void Allow(size_t at, std::span<const int32_t> used, std::span<float> logits) const;
 
  private:
-  // Whether the model reads the same character at places i and j of the first line. Unknown
-  // characters are compared as given.
+  // Whether the model reads the same character at places i and j of the first line. Characters that
+  // the vocabulary lacks all have one token, so they are compared in the given text.
   bool Same(size_t i, size_t j) const;
 
   const CoupletTokens& tokens_;
   std::vector<int32_t> read_;
-  std::vector<std::string> characters_;  // as given
+  std::vector<std::string> characters_;  // of the given line, not simplified
   std::vector<bool> punctuation_;
 };
 
@@ -81,8 +81,8 @@ class CoupletDraft {
                bool rules = true)
       : line_(&line), choice_(choice), rng_(seed, stream), rules_(rules) {}
 
-  // Chooses the next token from the head's outputs at the previous token (in the first call: at the
-  // separator). Throws InputError if the rules allow no token.
+  // Chooses the next token from the head's outputs at the previous token; in the first call, at the
+  // separator. Throws InputError if the rules allow no token.
   int32_t Next(std::span<const float> outputs);
   bool done() const { return done_; }
   const std::string& last() const { return last_; }  // the text of the token from Next()

@@ -48,7 +48,7 @@ CoupletSet ReadPart(const fs::path& part, Keep keep) {
   const std::vector<Line> in = ReadLines(part / "in.txt"), out = ReadLines(part / "out.txt");
   if (in.size() != out.size()) {
     throw InputError(part.string(), ": in.txt has ", in.size(), " lines and out.txt ", out.size(),
-                     "; they must have one line per couplet");
+                     "; both must have one line per couplet");
   }
   CoupletSet set;
   for (size_t i = 0; i < in.size(); ++i) {

@@ -1,10 +1,12 @@
-// Chinese couplets (对联): a first line, and a second line that answers it character by character.
+// Data sets of Chinese couplets (对联): a first line, and a second line that matches it character by
+// character.
 //
 //   CoupletSet train = LoadCouplets("couplet/regulated-verse", CoupletSplit::kTrain);
 //   train.pairs[0].first                       // "数声相应鸠呼雨"
 //
-// A folder has train/, and valid/ or test/ or both. Each holds in.txt with first lines and out.txt
-// with second lines: one couplet per line, blanks between characters (couplet-dataset's format).
+// The format is that of the data set couplet-dataset. A folder has train/ and may have valid/ and
+// test/. Each of these has in.txt with the first lines and out.txt with the second lines, one
+// couplet per line, with blanks between the characters.
 #ifndef LINNET_TASKS_COUPLET_COUPLETS_H_
 #define LINNET_TASKS_COUPLET_COUPLETS_H_
 
@@ -21,7 +23,7 @@ struct Couplet {
 
 struct CoupletSet {
   std::vector<Couplet> pairs;
-  size_t left_out = 0;  // number of pairs left out since their lines differ in length or are empty
+  size_t left_out = 0;  // number of pairs left out: lines of different lengths, or empty lines
 };
 
 enum class CoupletSplit {
@@ -34,13 +36,14 @@ enum class CoupletSplit {
 // differ in their number of lines, or if no pair is usable.
 CoupletSet LoadCouplets(const std::string& dir, CoupletSplit split);
 
-// The characters [begin, end) of a line, before or after a pause.
+// The part of a line before or after a pause: its characters [begin, end).
 struct Piece {
   size_t begin, end;
 };
-// The pieces of a line of `characters` characters. A line of five characters pauses after the
-// second, a line of seven after the fourth or after the second; other lines have no pieces. A piece
-// of the first line and the same piece of the second line form a shorter couplet.
+// The pieces of a line of `characters` characters. A line of five characters is cut after the
+// second character, a line of seven after the fourth and, alternatively, after the second; other
+// lines have no pieces. A piece of the first line and the same piece of the second line form a
+// shorter couplet.
 std::span<const Piece> PiecesOf(size_t characters);
 
 // The number of characters of a UTF-8 text. Throws InputError if it is not UTF-8.

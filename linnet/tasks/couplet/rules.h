@@ -12,13 +12,13 @@ namespace linnet {
 // Whether a character is punctuation, in Chinese or Latin text.
 bool IsPunctuation(char32_t c);
 
-// Whether a second line keeps each rule.
+// Whether the second line keeps each rule.
 struct CoupletRules {
-  bool length = true;       // it has as many characters as the first line
-  bool punctuation = true;  // it has the first line's punctuation, at the same places
-  bool places = true;       // every other character differs from the first line's at its place
-  bool repeats = true;      // it repeats a character only where the first line repeats one
-  bool mirrored = true;     // where the first line repeats a character, it repeats one too
+  bool length = true;       // both lines have the same number of characters
+  bool punctuation = true;  // both lines have the same punctuation at the same places
+  bool places = true;       // all other characters differ from the first line's at the same place
+  bool repeats = true;      // the second line repeats a character only where the first repeats one
+  bool mirrored = true;     // the second line repeats a character wherever the first repeats one
 
   bool all() const { return length && punctuation && places && repeats && mirrored; }
 };

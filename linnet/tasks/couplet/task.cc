@@ -13,7 +13,8 @@
 namespace linnet {
 namespace {
 
-// Perplexity per character of second lines. The end token is not counted: a line's length is known.
+// Perplexity per character of second lines. The end token is not counted, because the length of a
+// second line is known from the first line.
 Evaluation EvalCouplets(const EvalOptions& options, Engine& engine, const EvalProgress& report) {
   const Model& model = engine.model();
   const DatasetOptions& from = options.from;

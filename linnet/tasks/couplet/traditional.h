@@ -1,7 +1,7 @@
 // Simplified forms of traditional Chinese characters.
 //
 //   SimplifiedOf(U'漢')      // U'汉'
-//   SimplifiedOf(U'海')      // nullopt: the same in both
+//   SimplifiedOf(U'海')      // nullopt: the simplified form is the same character
 #ifndef LINNET_TASKS_COUPLET_TRADITIONAL_H_
 #define LINNET_TASKS_COUPLET_TRADITIONAL_H_
 

@@ -22,7 +22,8 @@ TEST(SimplifiedOf, KnowsCommonCharacters) {
   for (const char32_t c : U"海上明月a，。") EXPECT_EQ(SimplifiedOf(c), std::nullopt);
 }
 
-// The search finds every entry, so the table is sorted and has no character twice.
+// The binary search finds as many characters as the table has entries. So the table is sorted and
+// has no character twice.
 TEST(SimplifiedOf, FindsEveryEntryOfTheTable) {
   size_t found = 0;
   for (char32_t c = 0; c <= 0x10ffff; ++c) {
@@ -62,7 +63,7 @@ TEST_F(Traditional, FirstLinesAreReadInSimplifiedForm) {
   EXPECT_EQ(Prompt("漢海龍"), Prompt("汉海龙"));
   EXPECT_NE(Prompt("國"), Prompt("国"));  // in the vocabulary: not converted
   EXPECT_EQ(CoupletLine(tokens_, "漢海").Unknown(), std::vector<std::string>());
-  // 鳳 has a simplified form, but the vocabulary lacks both.
+  // 鳳 has the simplified form 凤, but the vocabulary lacks both characters.
   const CoupletLine line(tokens_, "漢鳳囧凤");
   EXPECT_EQ(line.Unknown(), (std::vector<std::string>{"鳳", "囧", "凤"}));
   EXPECT_EQ(line.character(0), "漢");
@@ -91,7 +92,7 @@ TEST_F(Traditional, BothFormsCountAsOneCharacter) {
   }
   // If the vocabulary has both forms, they count as two characters.
   for (const std::string& text : Texts("國海国", 4)) EXPECT_NE(text.substr(0, 3), text.substr(6));
-  // Unknown characters are compared as given.
+  // Unknown characters count as different unless they are the same in the given line.
   for (const std::string& text : Texts("囧海凤囧", 4)) {
     EXPECT_EQ(text.substr(0, 3), text.substr(9));
     EXPECT_NE(text.substr(0, 3), text.substr(6, 3));

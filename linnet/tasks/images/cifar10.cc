@@ -14,12 +14,13 @@ namespace {
 
 constexpr int kSide = 32, kChannels = 3, kClasses = 10;
 constexpr size_t kPlane = size_t{kSide} * kSide;
-constexpr size_t kRecord = 1 + kChannels * kPlane;  // the label; red, green and blue planes
+constexpr size_t kRecord = 1 + kChannels * kPlane;  // a label, then the red, green and blue planes
 constexpr size_t kMaxArchive = size_t{1} << 29;
 constexpr const char* kArchive = "cifar-10-binary.tar.gz";
 constexpr const char* kFolder = "cifar-10-batches-bin/";  // in the archive
 
-// File names of a split; for the test split, the first that exists is used.
+// File names of a split. A training split is in all of them; a test split is in the first one that
+// exists.
 std::vector<std::string> Batches(Split split) {
   if (split == Split::kTest) return {"test_batch.bin", "test_batch_first1000.bin"};
   std::vector<std::string> names;
@@ -41,7 +42,7 @@ void Append(std::span<const uint8_t> batch, const std::string& where, ImageSet& 
   for (size_t at = 0; at < batch.size(); at += kRecord) {
     if (batch[at] >= kClasses) {
       throw InputError(where, ": image ", at / kRecord, " has the label ", int{batch[at]},
-                       "; CIFAR-10 has 0 to 9, this is another file or a corrupt one; copy or "
+                       ", but CIFAR-10 has 0 to 9: the file is corrupt or not of CIFAR-10; copy or "
                        "download it again");
     }
     images.labels.push_back(batch[at]);
@@ -52,7 +53,8 @@ void Append(std::span<const uint8_t> batch, const std::string& where, ImageSet& 
   }
 }
 
-// The folder with unpacked batches: `dir` or the archive's folder below it; "" if there is none.
+// The folder that has unpacked batches: `dir`, or its subfolder that unpacking the archive makes;
+// "" if neither has any.
 std::string BatchFolder(const std::string& dir, Split split) {
   for (const std::string& folder : {dir + "/", dir + "/" + kFolder}) {
     for (const std::string& name : Batches(split)) {

@@ -13,7 +13,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// An image whose byte of channel c at pixel p is label + 50 c + p, modulo 256.
+// The record of an image: its label, then for channel c and pixel p the byte label + 50 c + p,
+// modulo 256.
 std::string Picture(int label) {
   std::string record(1, static_cast<char>(label));
   for (int c = 0; c < 3; ++c) {
@@ -90,7 +91,7 @@ TEST(Cifar10, RefusesBadBatches) {
               AllOf(HasSubstr("data_batch_1.bin"), HasSubstr("tar.gz")));
 }
 
-// Compares with the well-known mean of CIFAR-10's training pixels.
+// Compares with the well-known per-channel means of CIFAR-10's training pixels.
 TEST(Cifar10, ReadsTheRealFiles) {
   const std::string dir = TestData("cifar10");
   if (dir.empty() || !kCifar10.present(dir)) GTEST_SKIP() << "no cifar10/*.bin in $LINNET_DATA";

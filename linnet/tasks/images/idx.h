@@ -15,8 +15,9 @@ struct IdxArray {
   std::vector<uint8_t> data;  // row-major; its size is the product of the shape
 };
 
-// Reads an IDX file of unsigned bytes, plain or gzipped. Throws InputError, naming the path, if it
-// is missing, truncated, corrupt, of another element type, or longer than its header says.
+// Reads an IDX file of unsigned bytes, plain or gzipped. Throws InputError, naming the path, if the
+// file is missing, truncated or corrupt, has another element type, or is longer than its header
+// says.
 IdxArray ReadIdx(const std::string& path);
 
 }  // namespace linnet

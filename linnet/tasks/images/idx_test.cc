@@ -52,7 +52,8 @@ TEST(Idx, RefusesBadFiles) {
   EXPECT_THAT(Refusal(std::string("\0\0\x08\0x", 5)), HasSubstr("not an IDX file"));
 }
 
-// Shapes of almost 2^32 x 2^32 and of (2^31)^4 elements: the product must not wrap to a valid size.
+// Headers that claim almost 2^32 x 2^32 and (2^31)^4 elements: the number of elements must not
+// overflow to a small one.
 TEST(Idx, RefusesAbsurdShapes) {
   const std::string huge("\xff\xff\xff\xff", 4);
   EXPECT_THAT(Refusal(std::string("\0\0\x08\x02", 4) + huge + huge), HasSubstr("truncated"));

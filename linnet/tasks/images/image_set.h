@@ -1,7 +1,7 @@
 // Labeled images in memory, and the registry of image data sets.
 //
 //   ImageSet train = LoadImages("mnist", "data/mnist", Split::kTrain);
-//   ImageSet test = LoadImages("", "data/mnist", Split::kTest);    // detects the set by its files
+//   ImageSet test = LoadImages("", "data/mnist", Split::kTest);    // finds out which set it is
 //   std::span<const uint8_t> first = train.image(0);               // 784 bytes
 //
 // To add a data set: write a file that defines an ImageDataset, and one line in datasets.cc.
@@ -37,7 +37,8 @@ struct ImageDataset {
   const char* files;  // the expected files, for messages
   int width, height, channels;
   size_t train_images, test_images;  // of the full set; a folder may hold fewer
-  // Reads one split from a folder. Throws InputError, naming the file, if it is missing or invalid.
+  // Reads one split from a folder. Throws InputError, naming the file, if a file is missing or
+  // invalid.
   ImageSet (*load)(const std::string& dir, Split split);
   // Whether the folder holds at least one of the data set's files.
   bool (*present)(const std::string& dir);
@@ -46,15 +47,16 @@ struct ImageDataset {
 // All known data sets.
 const std::vector<ImageDataset>& ImageDatasets();
 
-// Throws InputError, listing the known names, for an unknown name.
+// Finds a data set by its name. For an unknown name, throws InputError with the known names.
 const ImageDataset& FindImageDataset(const std::string& name);
 
-// Loads the named data set from `dir`; with an empty name, the one whose files are found. Throws
-// InputError if `dir` has none (listing the expected files) or more than one, or a file is invalid.
+// Loads the named data set from `dir`. With an empty name, loads the data set whose files are in
+// `dir`; then throws InputError if there is no data set (the message lists the expected files) or
+// more than one. Also throws InputError if a file is missing or invalid.
 ImageSet LoadImages(const std::string& name, const std::string& dir, Split split);
 
-// The distribution of the first byte of an image, [256]. Generation draws the first byte from it,
-// because models do not predict it.
+// The distribution of the images' first bytes, [256]. Models do not predict the first byte of an
+// image, so generation draws it from this distribution.
 std::vector<float> FirstByteDistribution(const ImageSet& images);
 
 }  // namespace linnet

@@ -38,8 +38,8 @@ void CheckOptions(const SampleOptions& options) {
   }
 }
 
-// The random numbers of image `index` at one position. Neither the batch nor the number of given
-// bytes affects them.
+// The random numbers for one byte of image `index`. They depend neither on the batch nor on how
+// many bytes of the image are given.
 Philox Draws(const SampleOptions& options, size_t index, size_t position) {
   return Philox(options.seed, options.first_stream + index, position);
 }
@@ -63,10 +63,11 @@ uint8_t DrawNext(std::span<const float> outputs, Philox draws, const SampleOptio
                                            {options.temperature, options.reference_scale});
 }
 
-// Throws InputError unless these can be a model's outputs before byte `position` of an image.
+// Throws InputError unless byte `position` exists and `outputs` has the size of the outputs from
+// which the model predicts it (0 at position 0).
 void CheckOutputs(const Model& model, std::span<const float> outputs, size_t position) {
   if (position >= Pixels(model)) {
-    throw InputError("byte ", position, " of an image of ", Pixels(model), " bytes");
+    throw InputError("there is no byte ", position, " in an image of ", Pixels(model), " bytes");
   }
   const size_t wanted = position == 0 ? 0 : static_cast<size_t>(model.spec().OutputSize());
   if (outputs.size() != wanted) {
@@ -87,7 +88,7 @@ void ForBatches(size_t total, const SampleOptions& options, Body body) {
   }
 }
 
-// Makes `state` the initial state of `count` sequences.
+// Makes `state` a state of `count` sequences at position 0.
 void Renew(Engine& engine, size_t count, State& state) {
   if (state.batch() == count) {
     state.Reset();

@@ -1,5 +1,5 @@
-// Draws images with any Generator, and loads a data set for a model. (linnet/images.h draws with an
-// Engine.)
+// Draws images with any Generator, and loads a data set for a model. (The functions of the same
+// names in linnet/images.h draw with an Engine.)
 //
 //   auto generator = MakeGenerator(engine, /*batch=*/64);
 //   std::vector<uint8_t> digits = SampleImages(*generator, 16, {.seed = 7});        // [16, pixels]
@@ -25,7 +25,7 @@ std::vector<uint8_t> SampleImages(Generator& generator, size_t count, const Samp
 std::vector<uint8_t> CompleteImages(Generator& generator, std::span<const uint8_t> images,
                                     size_t known, const SampleOptions& options);
 
-// A generator that draws up to `batch` images together with `engine`, which must outlive it.
+// A generator that uses `engine` to draw up to `batch` images at a time. `engine` must outlive it.
 std::unique_ptr<Generator> MakeGenerator(Engine& engine, size_t batch);
 
 // Loads the data set and split that `options` names. Throws InputError unless the images have the

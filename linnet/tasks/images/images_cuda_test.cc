@@ -1,4 +1,4 @@
-// Images drawn on a GPU; skipped without one. Runs in the source folder.
+// Draws images on a GPU and on the CPU. Skipped without a GPU. Must run in the source folder.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,7 +47,7 @@ TEST(ImagesCudaTest, TheSameSeedDrawsTheSameImages) {
               << count << " images\n";
     EXPECT_EQ(kept, count * (pixels / 2));
     if (precision == Precision::kF32) {
-      // One byte that is rounded differently changes the rest of its image.
+      // If rounding changes one byte, the rest of its image changes, too. So images are counted.
       EXPECT_LE(images, count / 2);
     }
     EXPECT_EQ(SampleImages(gpu, count, on_gpu), drawn) << "a second time";

@@ -19,7 +19,8 @@ TEST(Images, ModelsWithoutRecurrentStateDrawImages) {
   const SampleOptions options{.seed = 4};
   const std::vector<uint8_t> images = SampleImages(engine, 5, options);
   EXPECT_EQ(SampleImages(single, 5, {.seed = 4, .batch = 2}), images);
-  EXPECT_EQ(CompleteImages(engine, images, 6, options), images);  // repeats its own draws
+  // Completion uses the same random numbers as sampling, so it draws the same bytes again.
+  EXPECT_EQ(CompleteImages(engine, images, 6, options), images);
   const BitsPerDimResult bits = BitsPerDim(engine, images);
   const std::vector<Doubles> outputs = model.Outputs(Tokens(images.begin(), images.begin() + 19));
   double sum = 0;

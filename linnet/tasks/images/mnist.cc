@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kMnistSide = 28;
 
-// The path of the file in `dir` named `stem`, '-' or '.', `type`, and possibly ".gz"; for example
-// train-images-idx3-ubyte.gz. "" if there is none.
+// Finds a file in `dir` whose name is `stem`, then '-' or '.', then `type`, then nothing or ".gz";
+// for example train-images-idx3-ubyte.gz. Returns its path, or "" if there is none.
 std::string FindFile(const std::string& dir, const std::string& stem, const std::string& type) {
   for (const char* separator : {"-", "."}) {
     for (const char* suffix : {"", ".gz"}) {

@@ -14,8 +14,8 @@
 namespace linnet {
 namespace {
 
-// The mean of `bytes` over each image row. `bytes` has one value for each byte of an image except
-// the first.
+// Averages `bytes` over each row of the image. `bytes` has one value for each byte of an image
+// except the first byte.
 std::vector<double> ByRow(const std::vector<double>& bytes, const ImageSet& images) {
   const auto height = static_cast<size_t>(images.height);
   const size_t width = images.image_bytes() / height;

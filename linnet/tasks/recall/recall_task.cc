@@ -21,7 +21,7 @@ MaskedBatch MakeRecallBatch(const RecallTask& task, int batch, Philox rng) {
   const size_t length = 4 * pairs, total = static_cast<size_t>(batch) * length;
   result.tokens.resize(total), result.targets.resize(total), result.mask.resize(total);
   std::vector<int64_t> keys(static_cast<size_t>(task.symbols)), values(pairs);
-  // Moves `count` random elements to the front, in random order.
+  // Puts `count` randomly chosen elements first, in random order.
   const auto shuffle = [&](auto& elements, size_t count) {
     for (size_t i = 0; i < count; ++i) {
       std::swap(elements[i], elements[i + rng.Below(static_cast<uint32_t>(elements.size() - i))]);

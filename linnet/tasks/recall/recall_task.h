@@ -1,5 +1,5 @@
-// Associative recall: pairs of a key and a value, then each key again, whose value the model must
-// recall (multi-query associative recall: Arora et al. 2023, "Zoology").
+// Associative recall: a sequence has key-value pairs, then each key again; after a repeated key,
+// the model must predict its value (multi-query associative recall: Arora et al. 2023, "Zoology").
 //
 //   MaskedBatch batch = MakeRecallBatch({.pairs = 16, .symbols = 64}, 32, Philox(seed, step));
 //
@@ -19,14 +19,14 @@ namespace linnet {
 
 struct RecallTask {
   int pairs = 16;
-  int symbols = 64;  // number of different keys, and of different values; at least `pairs`
+  int symbols = 64;  // size of the set of keys, and of the set of values; at least `pairs`
 
   int sequence_length() const { return 4 * pairs; }
   int vocabulary() const { return 2 * symbols + 1; }
 };
 
-// Makes `batch` sequences, determined by the state of `rng`. Throws InputError on sizes below 1, on
-// more pairs than symbols, and on more than 2^20 symbols.
+// Makes `batch` sequences; the same `rng` gives the same sequences. Throws InputError on sizes
+// below 1, on more pairs than symbols, and on more than 2^20 symbols.
 MaskedBatch MakeRecallBatch(const RecallTask& task, int batch, Philox rng);
 
 }  // namespace linnet

@@ -1,5 +1,5 @@
-// Associative recall: evaluates the fraction of values recalled, over sequences not used in
-// training.
+// Associative recall: evaluates the fraction of values that a model recalls correctly, over
+// sequences not used in training.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -66,8 +66,9 @@ constinit const Task kRecallTask = {
     .evaluating = "recalling",
     .evaluate = EvalRecall,
     .describe = [](const ModelSpec& spec) -> TaskLines {
-      return {{"task", StrCat(", ", spec.input.max_length / 4, " pairs of ",
-                              (spec.input.vocabulary - 1) / 2, " keys and values")}};
+      const int symbols = (spec.input.vocabulary - 1) / 2;
+      return {{"task", StrCat(", ", spec.input.max_length / 4, " key-value pairs, from ", symbols,
+                              " keys and ", symbols, " values")}};
     },
 };
 

@@ -24,7 +24,7 @@ namespace {
 constexpr double kLongest = 24 * 3600;  // seconds
 constexpr int kHighestRate = 10'000'000, kMostChannels = 64;
 constexpr double kLargestQuotient = 256;  // libsamplerate's limit
-constexpr float kLoudest = 1e6;           // full scale of integer formats is 1
+constexpr float kLoudest = 1e6;           // maximum sample; integer formats are at most 1
 constexpr int kQuality = SRC_SINC_MEDIUM_QUALITY;
 constexpr size_t kPiece = 1 << 14;  // samples per read
 
@@ -90,7 +90,7 @@ namespace {
 using File = std::unique_ptr<SNDFILE, Close>;
 
 // Throws InputError if a WAV file has, before its samples, a chunk that reaches beyond the end of
-// the file. libsndfile 1.2 would search for the chunk's contents there, for minutes.
+// the file. Given such a file, libsndfile 1.2 searches beyond its end for minutes.
 void CheckChunks(std::span<const std::byte> bytes, const std::string& label) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const bool little = text.starts_with("RIFF");
@@ -174,7 +174,7 @@ Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int
   if (static_cast<double>(info.frames) > kLongest * info.samplerate) {
     throw InputError(label, ": is longer than a day");
   }
-  // Reads in pieces, so that a wrong length in a header does not allocate memory.
+  // Reads in pieces: the length in the header may be wrong, so memory for it is not allocated.
   std::vector<float> piece, mono;
   while (ReadMono(file.get(), static_cast<size_t>(info.channels), kPiece, label, piece, mono) > 0) {
   }
@@ -216,7 +216,7 @@ struct AudioReader::Source {
     read += count;
     if (count > 0) return;
     ended = true;
-    // A header from a pipe may lack the length.
+    // The header of WAV data from a pipe may not give the length, so it is checked only for files.
     if (info.seekable && read != static_cast<size_t>(info.frames)) {
       throw InputError(label, ": ends after ", read, " of ", info.frames, " samples");
     }

@@ -17,27 +17,28 @@ namespace linnet {
 
 // Reads a file in a format of libsndfile. Averages the channels and resamples (band-limited) to
 // `rate`. Throws InputError on a file that is missing, empty, not audio, truncated or longer than a
-// day, and on samples that are not finite or beyond a million times full scale.
+// day, and on samples that are not finite or larger than a million times full scale.
 Audio ReadAudio(const std::string& path, int rate);
 
 // The same for a file's bytes in memory; `label` names the file in errors.
 Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int rate);
 
-// Reads the samples of ReadAudio() (up to rounding, if resampled) piece by piece, in constant
-// memory, from a file or from a pipe of WAV data.
+// Reads a file, or WAV data from a pipe, piece by piece in constant memory. The samples are those
+// of ReadAudio(); if they are resampled, they are equal up to rounding.
 //
 //   AudioReader reader("speech.wav", 16'000);
 //   while (const size_t count = reader.Read(piece)) ...
 class AudioReader {
  public:
-  // "-" is standard input. This and Read() throw as ReadAudio() does, but accept any length.
+  // "-" is standard input. The constructor and Read() throw as ReadAudio() does, except that the
+  // audio may have any length.
   AudioReader(const std::string& path, int rate);
   ~AudioReader();
   AudioReader(const AudioReader&) = delete;
   AudioReader& operator=(const AudioReader&) = delete;
 
-  // Reads up to samples.size() samples and returns their number, 0 only at the end. Waits for the
-  // data of a pipe.
+  // Reads up to samples.size() samples and returns their number, which is 0 only at the end. If a
+  // pipe has no data, waits for it.
   size_t Read(std::span<float> samples);
   int file_rate() const;  // samples per second in the file
 
@@ -51,11 +52,11 @@ class AudioReader {
 //
 //   SoundCheck check;
 //   check.Add(audio.samples);
-//   for (const std::string& remark : check.Remarks(audio.file_rate, audio.rate)) ...   // lines
+//   for (const std::string& remark : check.Remarks(audio.file_rate, audio.rate)) ...
 class SoundCheck {
  public:
   void Add(std::span<const float> samples);  // the next samples of the recording
-  std::vector<std::string> Remarks(int file_rate, int rate) const;
+  std::vector<std::string> Remarks(int file_rate, int rate) const;  // one line per defect
 
  private:
   float peak_ = 0;

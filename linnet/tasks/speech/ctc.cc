@@ -13,7 +13,8 @@ constexpr double kNever = -std::numeric_limits<double>::infinity();
 
 size_t Frames(std::span<const float> log_probs, size_t classes, int blank) {
   if (classes == 0 || log_probs.size() % classes != 0) {
-    throw InputError(log_probs.size(), " numbers are not whole frames of ", classes, " classes");
+    throw InputError(log_probs.size(), " log-probabilities are not a whole number of frames of ",
+                     classes, " classes");
   }
   if (blank < 0 || static_cast<size_t>(blank) >= classes) {
     throw InputError("the blank ", blank, " is not one of the classes 0 .. ",
@@ -29,10 +30,11 @@ double LogAdd(double a, double b) {
 }
 
 struct Prefix {
-  // Logarithms of two sums of path probabilities: paths that end in a blank, and in a phone.
+  // Logarithms of two sums of path probabilities: over paths that end in a blank, and over paths
+  // that end in a phone.
   double blank = kNever, label = kNever;
   std::vector<size_t> frames = {};  // the phones' first frames on the most likely path
-  double seen = kNever;             // log-probability of that path
+  double seen = kNever;             // log-probability of the most likely path
 
   double total() const { return LogAdd(blank, label); }
 };
@@ -68,7 +70,7 @@ std::vector<Decoded> BeamDecode(std::span<const float> log_probs, size_t classes
     const auto row = log_probs.subspan(t * classes, classes);
     Prefixes next;
     for (const auto& [labels, prefix] : beam) {
-      // Extends paths without changing the prefix: by a blank, or by repeating its last phone.
+      // Extends paths in a way that leaves the prefix the same: by a blank, or by its last phone.
       // Clang 14 captures structured bindings only in this form.
       const auto stay = [&next, &same_labels = labels, &old = prefix](double log_probability,
                                                                       double Prefix::*ending) {
@@ -84,7 +86,7 @@ std::vector<Decoded> BeamDecode(std::span<const float> log_probs, size_t classes
       }
       for (int c = 0; static_cast<size_t>(c) < classes; ++c) {
         if (c == blank) continue;
-        // A repetition of the last phone is a new phone only after a blank.
+        // The same phone again is a new phone only after a blank.
         const bool repeats = !labels.empty() && labels.back() == c;
         const double from = repeats ? prefix.blank : prefix.total();
         const double log_probability = from + row[static_cast<size_t>(c)];

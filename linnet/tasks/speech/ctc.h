@@ -1,5 +1,5 @@
 // CTC decoding (connectionist temporal classification, Graves et al. 2006): turns a distribution
-// over phones at each frame into a sequence of phones. Also the error rate of such sequences.
+// over phones at each frame into a sequence of phones. Also computes the phone error rate.
 //
 //   Decoded best = GreedyDecode(log_probs, classes, /*blank=*/0);
 //   std::vector<Decoded> few = BeamDecode(log_probs, classes, 0, /*width=*/16);
@@ -7,8 +7,9 @@
 //   errors.Add(utterance.phones, best.labels);
 //   errors.rate()                                 // (S + D + I) / length of the references
 //
-// A path has one phone or the blank at each frame. Merging repetitions and then removing blanks
-// gives the sequence that it spells. A sequence's probability is the sum over its paths.
+// A path has one phone or the blank at each frame. Merging its repetitions and then removing its
+// blanks gives the sequence that the path spells. The probability of a sequence is the sum of the
+// probabilities of all paths that spell it.
 #ifndef LINNET_TASKS_SPEECH_CTC_H_
 #define LINNET_TASKS_SPEECH_CTC_H_
 
@@ -23,7 +24,8 @@ namespace linnet {
 struct Decoded {
   std::vector<int> labels;
   std::vector<size_t> frames;  // the first frame of each label
-  double log_probability = 0;  // greedy: of the path; beam: of all paths that the search kept
+  // Greedy: of the most likely path. Beam: of the sequence, summed over the paths that were kept.
+  double log_probability = 0;
 };
 
 // The sequence that the most likely path spells. log_probs is [T, classes]; `blank` is the class of
@@ -31,9 +33,10 @@ struct Decoded {
 // multiple of `classes`, or if `blank` is not a class.
 Decoded GreedyDecode(std::span<const float> log_probs, size_t classes, int blank);
 
-// The most likely sequences, best first, by prefix beam search: 1 to `width` of them. Each frame
-// keeps `width` prefixes, each with separate sums over paths that end in a blank and in a phone.
-// The search is exact if `width` is large enough to keep all prefixes.
+// The most likely sequences, best first, by prefix beam search: 1 to `width` of them. At each
+// frame, the search keeps the `width` most likely prefixes, and for each prefix two sums: over its
+// paths that end in a blank, and over its paths that end in a phone. The search is exact if `width`
+// is large enough to keep all prefixes.
 std::vector<Decoded> BeamDecode(std::span<const float> log_probs, size_t classes, int blank,
                                 size_t width);
 
@@ -43,7 +46,8 @@ struct Aligned {
   friend bool operator==(const Aligned&, const Aligned&) = default;
 };
 // Aligns by Levenshtein distance: each substitution, insertion and deletion costs 1. Among
-// alignments of equal cost, chooses from the end: first a match or substitution, then a deletion.
+// alignments of minimal cost, the choice is made from the end backwards: a match or substitution if
+// possible, else a deletion, else an insertion.
 std::vector<Aligned> Align(std::span<const int> reference, std::span<const int> hypothesis);
 
 // Error counts over many utterances.

@@ -30,7 +30,7 @@ std::vector<float> RandomLogProbs(size_t frames, size_t classes, uint64_t stream
   return x;
 }
 
-// The sequence that a path spells.
+// The sequence that a path spells (ctc.h).
 Labels Collapsed(const Labels& path, int blank) {
   Labels labels;
   for (size_t t = 0; t < path.size(); ++t) {
@@ -76,7 +76,7 @@ TEST(Ctc, AWideBeamIsExact) {
       EXPECT_TRUE(std::is_sorted(d.frames.begin(), d.frames.end()));
       before = d.log_probability, total += std::exp(d.log_probability);
     }
-    EXPECT_NEAR(total, 1, 1e-5);  // the probabilities are floats
+    EXPECT_NEAR(total, 1, 1e-5);  // a tolerance for float log-probabilities
     // A narrow beam returns at most its width.
     const auto narrow = BeamDecode(log_probs, classes, blank, 2);
     EXPECT_LE(narrow.size(), 2u);
@@ -101,7 +101,7 @@ TEST(Ctc, GreedyTakesTheLikeliestPath) {
   EXPECT_THAT(BeamDecode({}, 3, 0, 4)[0].labels, IsEmpty());
 }
 
-// Greedy decoding misses a sequence that is spelled by many paths of small probability.
+// Greedy decoding misses a sequence that many paths of small probability spell.
 TEST(Ctc, BeamSumsPathProbabilities) {
   const std::vector<float> log_probs = {std::log(0.6f), std::log(0.4f), std::log(0.6f),
                                         std::log(0.4f)};
@@ -148,7 +148,6 @@ TEST(ErrorRate, CountsAlignedLabels) {
   EXPECT_TRUE(std::isinf(nothing_said.rate()));
 }
 
-// The axioms of a metric hold.
 TEST(ErrorRate, IsAMetric) {
   Philox rng(5, 6);
   const auto random = [&] {

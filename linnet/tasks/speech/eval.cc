@@ -50,7 +50,7 @@ SpeechSet Load(const SpeechEvalOptions& options, const Model& model) {
   return set;
 }
 
-// The results of transcribing a set's recordings, compared with their reference phones.
+// The results of transcribing a set's recordings and comparing them with the reference phones.
 struct Hearing {
   ErrorRate errors;
   size_t heard = 0;                            // number of transcribed utterances
@@ -79,8 +79,8 @@ Hearing Hear(const SpeechSet& set, Transcriber& transcriber, const EvalProgress&
   return hearing;
 }
 
-// Pairs of phones that were confused, the most frequent first. `pairs` has a record for each;
-// `shown` lists the first kShownConfusions in one line.
+// Pairs of phones that were confused, the most frequent first: `pairs` as JSON records, `shown` as
+// one line with the first kShownConfusions pairs.
 struct Confusions {
   ordered_json pairs = ordered_json::array();
   std::string shown;

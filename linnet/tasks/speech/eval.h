@@ -1,4 +1,4 @@
-// The phone error rate of a speech model over AN4's folder or a manifest (docs/speech.md).
+// Evaluates the phone error rate of a speech model over AN4 or a manifest (docs/speech.md).
 #ifndef LINNET_TASKS_SPEECH_EVAL_H_
 #define LINNET_TASKS_SPEECH_EVAL_H_
 
@@ -12,8 +12,9 @@
 namespace linnet {
 
 struct SpeechEvalOptions {
-  std::string data, split = "test";
-  std::string dictionary;  // file of words and their phones, for a manifest's texts
+  std::string data;  // AN4's folder, or a manifest file
+  std::string split = "test";
+  std::string dictionary;  // file of words and their phones; a manifest with texts needs it
   size_t limit = 0;        // maximum number of utterances; 0: all
 };
 

@@ -47,12 +47,12 @@ Filterbank::Filterbank(const FilterbankOptions& options) : options_(options) {
   require(options.bins >= 1 && options.bins <= 1024, "of ", options.bins,
           " bands; the number must be between 1 and 1024");
   require(options.low >= 0 && options.low < high && high <= half, "from ", options.low, " to ",
-          high, " Hz; half of the rate is ", half);
+          high, " Hz; the limits must be in order, and at most half of the rate, ", half);
   const auto samples = [&](double ms) { return static_cast<int64_t>(options.rate * ms / 1000); };
   require(options.window_ms <= 1000 && samples(options.window_ms) >= 2 && options.step_ms <= 1000 &&
               samples(options.step_ms) >= 1,
           "with windows of ", options.window_ms, " ms every ", options.step_ms,
-          " ms; both must be at least one sample (windows two) and at most a second");
+          " ms; windows must have at least two samples, steps at least one, both at most a second");
   require(options.preemphasis >= 0 && options.preemphasis <= 1, "with a pre-emphasis of ",
           options.preemphasis, "; it must be between 0 and 1");
 

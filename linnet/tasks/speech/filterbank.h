@@ -6,10 +6,13 @@
 //   NormalizeFrames(frames, 40);                               // each band: mean 0, deviation 1
 //
 // A frame depends only on its own window of samples, so audio may be read in pieces of any length.
-// The steps for each window x [N], with samples in 16-bit units (times 32,768): subtract the mean;
-// x_i -= 0.97 x_{i-1} (x_{-1} = x_0); multiply by (0.5 - 0.5 cos(2 pi i / (N - 1)))^0.85; take the
-// power spectrum, zero-padded to a power of two; sum over triangles of equal width on the scale
-// 1127 ln(1 + f / 700); take the logarithm of the sums, bounded below by 2^-23.
+// The steps for each window x [N] of samples, multiplied by 32,768 as in 16-bit audio:
+//   1. Subtract the mean.
+//   2. Pre-emphasis: x_i -= 0.97 x_{i-1}, where x_{-1} = x_0.
+//   3. Multiply by (0.5 - 0.5 cos(2 pi i / (N - 1)))^0.85.
+//   4. Pad with zeros to a power of two, and take the power spectrum.
+//   5. Sum over triangular bands of equal width on the mel scale, 1127 ln(1 + f / 700).
+//   6. Take the logarithm of max(sum, 2^-23).
 #ifndef LINNET_TASKS_SPEECH_FILTERBANK_H_
 #define LINNET_TASKS_SPEECH_FILTERBANK_H_
 
@@ -25,7 +28,7 @@ struct FilterbankOptions {
   int bins = 40;
   double window_ms = 25, step_ms = 10;
   double preemphasis = 0.97;
-  double low = 20, high = 0;  // Hz; high <= 0 is an offset from half of the rate
+  double low = 20, high = 0;  // Hz; if high <= 0, it is added to half of the rate
 };
 
 class Filterbank {
@@ -48,7 +51,7 @@ class Filterbank {
  private:
   struct Transform;
   struct Band {
-    size_t first;  // index in the spectrum that weights[0] belongs to
+    size_t first;  // index of the spectrum's element that weights[0] multiplies
     std::vector<float> weights;
   };
   FilterbankOptions options_;
@@ -58,8 +61,8 @@ class Filterbank {
   std::unique_ptr<Transform> transform_;
 };
 
-// Normalizes frames [N, bins] in place: subtracts each band's mean over the frames and divides by
-// its standard deviation, at least 1e-5.
+// Normalizes frames [N, bins] in place: subtracts each band's mean over the frames, and divides by
+// the band's standard deviation, but by at least 1e-5.
 void NormalizeFrames(std::span<float> frames, size_t bins);
 
 // The same with a given mean and deviation [bins].

@@ -31,7 +31,7 @@ size_t SpeechEncoder::Positions(std::span<const float> inputs,
   if (inputs.size() != rows * this->inputs() || log_probs.size() != rows * classes()) {
     throw InputError(model().path(), ": a position has ", this->inputs(), " inputs and ", classes(),
                      " outputs; ", inputs.size(), " inputs and ", log_probs.size(),
-                     " outputs are not whole, equal numbers of positions");
+                     " outputs do not belong to the same whole number of positions");
   }
   return rows;
 }

@@ -8,9 +8,9 @@
 //   State state = encoder.NewState();                     // causal models: as audio arrives
 //   encoder.Extend(state, inputs, log_probs);             // the next positions, any number of them
 //
-// inputs [positions, inputs()] are stacked frames (SpeechSpec; filterbank.h makes them),
-// normalized; log_probs is [positions, classes()]; class 0 is the blank. Outputs depend on the
-// utterance alone, bit for bit. Extend() gives the same as Encode(), up to rounding.
+// inputs [positions, inputs()]: normalized frames (filterbank.h), stacked as SpeechSpec describes.
+// log_probs [positions, classes()]: class 0 is the blank. Outputs depend on the utterance alone,
+// bit for bit. Extend() gives the same outputs as Encode(), up to rounding.
 #ifndef LINNET_TASKS_SPEECH_SPEECH_ENCODER_H_
 #define LINNET_TASKS_SPEECH_SPEECH_ENCODER_H_
 

@@ -94,7 +94,7 @@ std::vector<std::string> Sorted(const std::set<std::string>& phones) {
   return {phones.begin(), phones.end()};
 }
 
-// The end of a message: the first words that a dictionary lacks.
+// The end of an error message: lists the first few words that the dictionary lacks.
 std::string Missing(const std::vector<std::string>& words) {
   constexpr size_t kNamed = 5;
   std::string text = words.empty() ? "" : "; the dictionary lacks";
@@ -173,7 +173,7 @@ SpeechSet LoadAn4(const std::string& dir, SpeechSplit split) {
   const fs::path etc = fs::path(dir) / "etc";
   if (!An4Present(dir)) {
     throw InputError(dir,
-                     ": is not AN4: it has no etc/an4_train.fileids; 'an4' is the folder with "
+                     ": is not AN4: it has no etc/an4_train.fileids; name the folder that has "
                      "etc/ and wav/");
   }
   const Pronunciations dictionary = Pronunciations::Read(etc / "an4.dic");
@@ -182,7 +182,8 @@ SpeechSet LoadAn4(const std::string& dir, SpeechSplit split) {
   std::vector<std::string> ids;
   ForLines(fileids, [&](const std::string& line, size_t) { ids.push_back(Words(line)[0]); });
 
-  // A line is "<s> YES </s> (an251-fash-b)"; the key is the name in parentheses.
+  // A line is, for example, "<s> YES </s> (an251-fash-b)". `texts` maps the name in parentheses to
+  // the words.
   std::map<std::string, std::string> texts;
   ForLines(transcripts, [&](const std::string& line, size_t number) {
     const size_t open = line.rfind('('), close = line.rfind(')');
@@ -217,8 +218,8 @@ SpeechSet LoadAn4(const std::string& dir, SpeechSplit split) {
       if (fs::exists(path, none)) utterance.audio = path;
     }
     if (utterance.audio.empty()) {
-      throw InputError(dir, ": there is no wav/", id, ".flac, .sph or .wav, which ", fileids,
-                       " names");
+      throw InputError(dir, ": there is no wav/", id, ".flac, .sph or .wav, but ", fileids,
+                       " lists it");
     }
     std::vector<std::string> phones;
     if (!indexer.Pronounce(Words(utterance.text), dictionary, phones)) {

@@ -1,7 +1,7 @@
-// Spoken sentences with their phones, from AN4's own layout or a manifest.
+// Data sets of spoken utterances with their phones: AN4 in its original layout, or a manifest.
 //
 //   SpeechSet train = LoadAn4("data/an4", SpeechSplit::kTrain);
-//   train.phones                       // "AA", "AE", ...; utterances hold indices into it
+//   train.phones                       // "AA", "AE", ...; Utterance::phones has indices into it
 //   train.utterances[0].audio          // a file for ReadAudio()
 //
 // A manifest has one JSON object per line; paths are relative to the manifest's folder:
@@ -18,8 +18,9 @@
 
 namespace linnet {
 
-// A dictionary in CMUdict's format: one word and its phones per line, further pronunciations as
-// WORD(2), comments after ;;; or #. Words are case-insensitive, phones lose their stress (AH0: AH).
+// A dictionary in CMUdict's format: each line has a word and its phones. Further pronunciations,
+// written WORD(2), are skipped; comments begin with ;;; or #. Words are case-insensitive. The
+// stress of phones is removed (AH0 becomes AH).
 class Pronunciations {
  public:
   Pronunciations() = default;
@@ -39,7 +40,7 @@ class Pronunciations {
 struct Utterance {
   std::string id = {}, speaker = {};  // speaker: empty if unknown
   std::string audio = {};             // path
-  std::string text = {};              // as given; may be empty
+  std::string text = {};              // the words spoken; empty if only the phones are known
   std::vector<int> phones = {};       // indices into SpeechSet::phones
 };
 
@@ -48,11 +49,11 @@ struct SpeechSet {
   std::vector<std::string> phones = {};  // sorted
   std::vector<Utterance> utterances = {};
   std::vector<std::string> unknown_words = {};  // not in the dictionary; sorted, without duplicates
-  size_t left_out = 0;                          // number of utterances left out for these words
+  size_t left_out = 0;  // number of utterances left out because they have unknown words
 };
 
-// AN4 has no validation set: kValidation is eight of its 74 training speakers, spread evenly over
-// the sorted names; kTrain is the others.
+// AN4 has no validation set. kValidation takes the utterances of eight of the 74 training speakers,
+// at equal distances in the sorted list of names; kTrain takes those of the other speakers.
 enum class SpeechSplit { kTrain, kValidation, kTest };
 
 // Loads AN4 from a folder with etc/ (fileids, transcriptions, an4.dic) and wav/ (FLAC, NIST SPHERE

@@ -44,7 +44,8 @@ class Speech : public testing::Test {
     }
     return names;
   }
-  // A small AN4: speakers s0 .. s19 with two recordings each, and a test speaker.
+  // Writes a small data set in AN4's layout: speakers s0 .. s19 with two recordings each, and a
+  // test speaker. Returns its folder.
   std::string An4() {
     std::string ids, texts;
     for (int s = 0; s < 20; ++s) {
@@ -160,7 +161,7 @@ TEST_F(Speech, RefusesInvalidManifests) {
       HasSubstr("dictionary"));
 }
 
-// The real data set, if available.
+// Skipped without the real data set.
 TEST(An4, ReadsTheRealFiles) {
   const char* data = std::getenv("LINNET_DATA");
   const std::string dir = data ? std::string(data) + "/an4" : "";

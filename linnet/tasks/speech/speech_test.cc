@@ -34,7 +34,7 @@ Floats Tone(double hertz, int rate, size_t count, double amplitude = 0.5) {
   return samples;
 }
 
-// An audio file with access to its bytes.
+// Writes an audio file, and gives access to its path and its bytes.
 class SoundFile {
  public:
   SoundFile(const Floats& samples, int rate, int channels, int format)
@@ -101,7 +101,8 @@ TEST(Audio, ResamplesOtherRates) {
                          SF_FORMAT_WAV | SF_FORMAT_FLOAT);
     const Floats got = ReadAudio(file.path(), 16'000).samples, want = Tone(1000, 16'000, 16'000);
     ASSERT_NEAR(static_cast<double>(got.size()), 16'000, 2) << rate;
-    // The ends are not compared: there the filter reaches beyond the samples.
+    // The first and last samples are not compared: near the ends, the filter's window reaches
+    // beyond the audio.
     for (size_t i = 1000; i < 15'000; ++i) ASSERT_NEAR(got[i], want[i], 2e-3) << rate << " " << i;
   }
   EXPECT_TRUE(Resample({}, 8'000, 16'000).empty());
@@ -140,7 +141,7 @@ TEST(AudioReader, PiecesEqualTheWhole) {
     for (const size_t piece : {1u, 777u, 100'000u}) {
       EXPECT_EQ(InPieces(file.path(), 48'000, piece), ReadAudio(file.path(), 48'000).samples);
     }
-    // Resampling in pieces gives the same, up to rounding.
+    // Resampling in pieces gives the same samples, up to rounding.
     const Floats want = ReadAudio(file.path(), 16'000).samples;
     for (const size_t piece : {5u, 1600u}) {
       const Floats got = InPieces(file.path(), 16'000, piece);
@@ -156,7 +157,7 @@ TEST(AudioReader, ErrorsNameTheFault) {
   SoundFile wav(Tone(440, 16'000, 5000), 16'000, 1, SF_FORMAT_WAV | SF_FORMAT_PCM_16);
   std::vector<char> cut(wav.bytes().begin(), wav.bytes().end() - 3000);
   EXPECT_THAT(ErrorOf([&] { Parse(cut, 16'000); }), HasSubstr("ends after 7000 of 10000 bytes"));
-  std::fill_n(cut.begin() + 40, 3, '\xff'), cut[43] = '\x7f';  // unknown length
+  std::fill_n(cut.begin() + 40, 3, '\xff'), cut[43] = '\x7f';  // a placeholder for the length
   EXPECT_EQ(Parse(cut, 16'000).samples.size(), 3500u);
   SoundFile file(Tone(440, 16'000, 5000), 16'000, 1, SF_FORMAT_FLAC | SF_FORMAT_PCM_16);
   std::filesystem::resize_file(file.path(), file.bytes().size() / 2);
@@ -192,7 +193,7 @@ TEST(Filterbank, AToneIsLoudestInItsBand) {
     const auto loudest = std::max_element(frames.begin(), frames.end()) - frames.begin();
     EXPECT_EQ(static_cast<size_t>(loudest), band);
   }
-  // Doubling the amplitude adds log 4 to each band; silence gives the lower bound.
+  // Doubling the amplitude adds log 4 to each band. A constant signal gives the lower bound.
   const Floats once = bank.Compute(Tone(500, 16'000, 400, 0.25)),
                twice = bank.Compute(Tone(500, 16'000, 400, 0.5)),
                silent = bank.Compute(Floats(400, 0.25f));
@@ -211,7 +212,7 @@ TEST(Filterbank, FramesAreOfWholeWindows) {
     EXPECT_EQ(bank.Frames(samples), frames);
     EXPECT_EQ(bank.Compute(Floats(samples)).size(), 40 * frames);
   }
-  // Frame by frame gives the same as all at once.
+  // Computing frame by frame gives the same as computing all frames at once.
   const Floats tone = Tone(700, 16'000, 2000), all = bank.Compute(tone);
   for (size_t i = 0; i < bank.Frames(2000); ++i) {
     Floats frame(40);
@@ -244,7 +245,7 @@ TEST(Filterbank, RefusesInvalidOptions) {
   EXPECT_THAT(error({.rate = 0}), HasSubstr("samples per second"));
   EXPECT_THAT(error({.bins = 0}), HasSubstr("0 bands"));
   EXPECT_THAT(error({.bins = 500}), HasSubstr("narrower"));
-  EXPECT_THAT(error({.low = 9000}), HasSubstr("half of the rate is 8000"));
+  EXPECT_THAT(error({.low = 9000}), HasSubstr("at most half of the rate, 8000"));
   EXPECT_THAT(error({.window_ms = 0.01}), HasSubstr("windows"));
   EXPECT_THAT(error({.window_ms = NAN}), HasSubstr("windows"));
   EXPECT_THAT(error({.preemphasis = 2}), HasSubstr("pre-emphasis"));

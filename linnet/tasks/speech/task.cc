@@ -11,8 +11,8 @@ TaskLines DescribeSpeech(const ModelSpec& spec) {
   return {{"task", StrCat(", ", spec.head.classes - 1, " phones")},
           {"frames", StrCat(speech.bands, " bands at ", speech.sample_rate,
                             " samples per second, normalized by the ", speech.normalization, "; ",
-                            speech.stack, " frames of 10 ms every ", speech.stride, ", ",
-                            speech.lookahead, " of them lookahead")}};
+                            "a position every ", speech.stride, " frames of 10 ms, from ",
+                            speech.stack, " frames, ", speech.lookahead, " of them lookahead")}};
 }
 
 }  // namespace

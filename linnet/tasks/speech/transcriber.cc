@@ -23,7 +23,8 @@ FilterbankOptions BankOf(const ModelSpec& spec) {
 
 size_t Size(int n) { return static_cast<size_t>(n); }
 
-// The inputs [count, Inputs()] of `count` positions from `first` on: stacks of `frames` [N, bands].
+// The inputs [count, Inputs()] of `count` positions from position `first` on. Each position's input
+// is a stack of some of `frames` [N, bands].
 std::vector<float> Stack(const SpeechSpec& spec, std::span<const float> frames, size_t first,
                          size_t count) {
   const size_t width = Size(spec.Inputs());
@@ -44,8 +45,8 @@ double SecondsOf(const SpeechSpec& spec, size_t position) {
   return static_cast<double>(position * Size(spec.stride)) * FilterbankOptions().step_ms / 1000;
 }
 
-// A range of positions that the network encodes as a sequence of its own, and the part of it whose
-// outputs are used.
+// A range of positions that the network encodes as one sequence. Only a part of the outputs is
+// used, since neighboring windows overlap.
 struct Window {
   size_t begin, end;            // positions
   size_t keep_begin, keep_end;  // positions whose outputs are used
@@ -54,9 +55,9 @@ struct Window {
 // Number of positions that neighboring windows of `most` positions share.
 size_t Shared(size_t most) { return most / 4; }
 
-// Divides `positions` into windows of at most `most`, which overlap. Each of two neighbors uses the
-// half of their overlap that is farther from its own edge; if `causal`, the earlier window uses the
-// whole overlap.
+// Divides `positions` positions into overlapping windows of at most `most` positions. In the
+// overlap of two windows, the first half of the outputs comes from the earlier window and the
+// second half from the later one; if `causal`, all of them come from the earlier window.
 std::vector<Window> Windows(size_t positions, size_t most, bool causal) {
   if (positions <= most) return {{0, positions, 0, positions}};
   const size_t stride = most - Shared(most);
@@ -64,7 +65,8 @@ std::vector<Window> Windows(size_t positions, size_t most, bool causal) {
   std::vector<Window> windows;
   for (size_t i = 0; i < count; ++i) {
     // The windows are spread evenly, so that the last one is as long as the others. If causal, they
-    // have a fixed stride, as in a stream, whose end is unknown.
+    // have a fixed stride instead, because PhoneStream, which must give the same phones, does not
+    // know the end of its audio.
     const size_t begin = causal ? i * stride : (positions - most) * i / (count - 1);
     const size_t end = std::min(positions, begin + most);
     windows.push_back({begin, end, begin, end});
@@ -121,7 +123,7 @@ std::vector<float> Transcriber::LogProbabilities(const Audio& audio) {
                      sizes.window());
   }
   std::vector<float> frames(count * bands);
-  const size_t threads = std::min(workers, 1 + count / 200);  // one more for every 200 frames
+  const size_t threads = std::min(workers, 1 + count / 200);  // 1, plus 1 for every 200 frames
   pool.Run([&](int worker) {
     const size_t w = Size(worker);
     if (w >= threads) return;
@@ -148,7 +150,7 @@ std::vector<float> Transcriber::LogProbabilities(const Audio& audio) {
       std::vector<float> own;
       std::span<const float> heard = frames;
       size_t from = window.begin;
-      if (!corpus) {  // the window is normalized as an utterance of its own
+      if (!corpus) {  // the window is normalized by its own statistics, like an utterance
         own.assign(frames.begin() + static_cast<ptrdiff_t>(first * bands),
                    frames.begin() + static_cast<ptrdiff_t>(last * bands));
         NormalizeFrames(own, bands);
@@ -205,8 +207,8 @@ struct LINNET_HIDDEN PhoneStream::Inside {
     NormalizeFrames(frame, mean, deviation);
     Push(frame);
   }
-  // Appends a frame to `last`, which keeps the last `stack` frames. Adds a position to `ready` when
-  // its stacked frames are complete.
+  // Appends a frame to `last`, which keeps the last `stack` frames. If this frame completes the
+  // stacked frames of a position, adds them to `ready`.
   void Push(std::span<const float> frame) {
     const size_t bands = Size(spec.bands), stack = Size(spec.stack);
     if (last.empty()) last.assign(stack * bands, 0.0f);
@@ -221,8 +223,8 @@ struct LINNET_HIDDEN PhoneStream::Inside {
     }
   }
 
-  // Encodes the positions that are ready. When `lead` has read max_positions() positions, `next`
-  // replaces it; by then, `next` has read the last quarter of these positions.
+  // Encodes the positions that are ready. The outputs come from `lead`. Once `lead` has read
+  // max_positions() positions, `next`, which has read only the last quarter of them, replaces it.
   void Hear() {
     const size_t most = encoder.max_positions(), warm = most - Shared(most);
     const size_t width = encoder.inputs(), classes = encoder.classes();
@@ -264,12 +266,12 @@ struct LINNET_HIDDEN PhoneStream::Inside {
   std::vector<std::string> names;
   Filterbank bank;
   State lead, next;
-  std::vector<float> waiting;  // samples of incomplete windows
+  std::vector<float> waiting;  // samples of windows that are not complete yet
   std::vector<float> last;     // [stack, bands]
   std::vector<float> ready;    // stacked frames of positions not encoded yet
   std::vector<float> log_probs;
   size_t samples = 0, frames = 0;
-  // begun: positions whose stacked frames were complete; positions: those encoded.
+  // begun: number of positions that were added to `ready`; positions: number of positions encoded.
   size_t begun = 0, positions = 0;
   int before = kBlank;
   std::vector<Phone> heard;
@@ -279,8 +281,8 @@ PhoneStream::PhoneStream(std::shared_ptr<const Model> model) {
   const ModelSpec& spec = model->spec();
   if (spec.task == "speech" && spec.Causal() && spec.speech()->normalization != BandNorm::kCorpus) {
     throw InputError(model->path(),
-                     ": it normalizes by the utterance, whose statistics a stream does not ",
-                     "know; train it with --normalize corpus");
+                     ": it normalizes each utterance by its own statistics, which a stream does ",
+                     "not know; train it with --normalize corpus");
   }
   inside_ = std::make_unique<Inside>(std::move(model));
 }

@@ -21,7 +21,7 @@
 namespace linnet {
 namespace {
 
-// A model with random weights whose outputs vary from position to position.
+// A model with random weights, scaled so that its outputs vary from position to position.
 std::shared_ptr<const Model> RandomModel(const std::string& attention,
                                          BandNorm normalization = BandNorm::kCorpus) {
   ModelSpec spec;
@@ -84,7 +84,8 @@ std::vector<Phone> Streamed(const std::shared_ptr<const Model>& model, const Aud
   for (size_t at = 0; at < audio.samples.size(); at += piece) {
     const size_t count = std::min(piece, audio.samples.size() - at);
     for (const Phone& phone : stream.Read(std::span(audio.samples).subspan(at, count))) {
-      // A phone is returned delay_seconds() after it begins, or later by at most 30 ms and a piece.
+      // A phone is returned delay_seconds() after it begins, or later by at most 30 ms (a stride)
+      // plus the length of a piece.
       const double now = stream.seconds();
       EXPECT_LE(phone.seconds + stream.delay_seconds(), now + 1e-9);
       EXPECT_GE(phone.seconds + stream.delay_seconds() + 0.03 + static_cast<double>(piece) / 16e3,
@@ -106,8 +107,9 @@ void ExpectSame(const std::vector<Phone>& a, const std::vector<Phone>& b) {
   }
 }
 
-// A stream in pieces of any size gives the same phones as the whole audio, whether that is shorter
-// than the model's 40 positions (1.2 s), or so much longer that several states read it in turn.
+// A stream in pieces of any size gives the same phones as the whole audio. This holds for audio
+// shorter than the model's 40 positions (1.2 s), and for longer audio, which several states read in
+// turn.
 TEST(PhoneStream, MatchesTheWholeRecording) {
   const auto model = RandomModel("causal-linear");
   Transcriber transcriber(model, {.threads = 2});
@@ -145,8 +147,8 @@ TEST(Transcriber, ResultsDoNotDependOnThreads) {
   }
 }
 
-// A long recording gets one distribution per position, and the first positions are those of the
-// first window alone.
+// A long recording gets one distribution per position, and the outputs at the first positions are
+// those of the first window alone.
 TEST(Transcriber, LongRecordingsAreReadInWindows) {
   const auto model = RandomModel("linear");
   Transcriber transcriber(model);
@@ -159,11 +161,11 @@ TEST(Transcriber, LongRecordingsAreReadInWindows) {
     for (size_t c = 0; c < 5; ++c) sum += std::exp(all[p * 5 + c]);
     EXPECT_NEAR(sum, 1, 1e-4) << p;
   }
-  // The first positions depend on the first window alone.
   Audio begin = audio;
   begin.samples.resize(400 + 160 * (40 * 3 - 1));  // 40 positions
   const std::vector<float> alone = transcriber.LogProbabilities(begin);
-  // The stacked frames of the window's last position reach beyond it, hence the tolerance.
+  // The tolerance is large because the last position of the first window also stacks frames after
+  // the window, which `begin` lacks.
   for (size_t i = 0; i < 5 * 30; ++i) EXPECT_NEAR(all[i], alone[i], 0.2) << i;
 }
 
@@ -178,7 +180,7 @@ TEST(Transcriber, GivesTimesAndProbabilities) {
     const Phone& phone = likely.phones[i];
     EXPECT_GT(phone.seconds, before);
     before = phone.seconds;
-    EXPECT_GE(phone.probability, 0.2);  // the largest of five
+    EXPECT_GE(phone.probability, 0.2);  // the largest of five probabilities is at least 1/5
     EXPECT_EQ(phone.name, PhonesOf(model->spec())[static_cast<size_t>(likely.classes[i])]);
   }
   EXPECT_NEAR(likely.seconds, 1.2, 1e-9);

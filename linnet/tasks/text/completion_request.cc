@@ -16,10 +16,10 @@ std::vector<int32_t> TokensOf(const json& list, const Vocabulary& vocabulary) {
   std::vector<int32_t> tokens;
   for (const json& token : list) {
     if (!token.is_number_integer()) {
-      throw InputError("'prompt' has a list of tokens with an element that is not a whole number");
+      throw InputError("'prompt' has a list of tokens in which an element is not a whole number");
     }
-    // The JSON parser makes floats of integers beyond 64 bits. Unsigned integers beyond int64 wrap
-    // to negative values here.
+    // Integers beyond int64 wrap to negative values here and are refused. (The JSON parser turns
+    // integers beyond 64 bits into floats, which were refused above.)
     const auto value = token.get<int64_t>();
     if (value < 0 || static_cast<uint64_t>(value) >= vocabulary.size()) {
       throw InputError("'prompt' has the token ", token.dump(), "; this model's tokens are 0 to ",
@@ -88,7 +88,7 @@ void RefuseUnsupported(const Fields& fields) {
   for (const char* name : {"presence_penalty", "frequency_penalty"}) {
     if (fields.Number(name, 0, -2, 2) != 0) throw InputError("'", name, "' is not supported");
   }
-  // ParseCompletion() checks the limit of `n`.
+  // Any number is accepted here; ParseCompletion() checks the limit of `n`.
   constexpr int64_t kAny = int64_t{1} << 53;
   if (fields.Integer("best_of", 1, 1, kAny) != fields.Integer("n", 1, 1, kAny) &&
       fields.Has("best_of")) {

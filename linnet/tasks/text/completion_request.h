@@ -1,4 +1,4 @@
-// The request of POST /v1/completions: OpenAI's fields, checked (docs/http.md).
+// Parses and checks a request of POST /v1/completions, which has OpenAI's fields (docs/http.md).
 #ifndef LINNET_TASKS_TEXT_COMPLETION_REQUEST_H_
 #define LINNET_TASKS_TEXT_COMPLETION_REQUEST_H_
 
@@ -16,7 +16,7 @@
 namespace linnet::server {
 
 struct CompletionRequest {
-  std::vector<std::vector<int32_t>> prompts;  // as the model reads them (TextPrompt())
+  std::vector<std::vector<int32_t>> prompts;  // made by TextPrompt()
   size_t n = 1;                               // sequences per prompt
   TextOptions options;
   std::optional<size_t> logprobs;  // number of the most likely tokens to report, at most 5

@@ -25,7 +25,7 @@ const char* Reason(TextEnd end) {
 struct Choice {
   TextDraft draft;
   std::optional<TokenScores> scores;  // if the request has logprobs
-  size_t prompt = 0;                  // tokens
+  size_t prompt = 0;                  // number of tokens
   std::string text = {};
   const char* reason = nullptr;  // finish_reason; null until the text ends
 
@@ -66,13 +66,13 @@ struct Session {
             {"total_tokens", prompt + written},
             {"prompt_tokens_details", {{"cached_tokens", account->known.load()}}}};
   }
-  // Adds a warning if a text is longer than the training sequences. (Sine positions allow this.)
+  // Adds a warning if a text is longer than the training sequences, which sine positions allow.
   void WarnOfLength(size_t longest, ordered_json& answer) const {
     if (longest <= trained) return;
     answer["warning"] =
         StrCat("the model was trained on ", trained, " positions; this text is longer");
   }
-  // Chooses the next token of choice `i`, and passes on the text that can be shown by then.
+  // Draws the next token of choice `i`, and sends the text that can now be shown.
   std::optional<int32_t> Next(size_t i, std::span<const float> outputs) {
     Choice& choice = choices[i];
     std::string shown;
@@ -141,8 +141,9 @@ struct Session {
   }
 };
 
-// One Work for each prompt. The draws of a choice depend only on the seed and on its index among
-// the choices of its prompt, so a prompt gets the same texts as in a request of its own.
+// Makes one Work for each prompt. The draws of a choice depend only on the seed and on its index
+// among the choices of its prompt. So a prompt gets the same texts whether it is alone in a request
+// or with others.
 std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary,
                          const std::shared_ptr<Session>& session) {
   std::vector<Work> works;

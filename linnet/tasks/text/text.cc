@@ -34,7 +34,7 @@ std::string TextPieces::Add(std::string_view text) {
     held_.clear();
     return shown;
   }
-  // Holds back a possible beginning of a stop word, and incomplete characters.
+  // Holds back an end that may be the beginning of a stop word, and incomplete characters.
   size_t certain = held_.size();
   for (const std::string& stop : stop_) {
     for (size_t length = std::min(stop.size(), held_.size()); length > 0; --length) {

@@ -18,7 +18,8 @@
 
 namespace linnet {
 
-// Joins the texts of tokens into whole characters, and holds back text that may become a stop word.
+// Joins the texts of tokens into whole characters, and holds back text that may be the beginning of
+// a stop word.
 class TextPieces {
  public:
   explicit TextPieces(std::vector<std::string> stop) : stop_(std::move(stop)) {}
@@ -26,7 +27,7 @@ class TextPieces {
   // Adds the text of a token; returns the text that can be shown now.
   std::string Add(std::string_view text);
   bool stopped() const { return stopped_; }
-  // Ends the text and returns the rest that was held back; incomplete characters become U+FFFD.
+  // Ends the text and returns the text held back; incomplete characters become U+FFFD.
   std::string Finish();
 
  private:
@@ -61,8 +62,8 @@ class TextDraft {
   TextEnd end_ = TextEnd::kPositions;
 };
 
-// The tokens that the model reads for a prompt: those that begin a text, then the prompt's. Throws
-// InputError on a prompt that is not UTF-8 or too long for the model.
+// The tokens that the model reads for a prompt: the tokens that begin a text, then the prompt's
+// tokens. Throws InputError on a prompt that is not UTF-8 or too long for the model.
 std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary,
                                 const std::string& prompt);
 // The same for a prompt that is given as tokens, all within the vocabulary.

@@ -35,8 +35,8 @@ TEST(Choice, FrequenciesMatchProbabilities) {
   EXPECT_NEAR(counts[3] / double{draws}, 25 / 30.0, 0.01);  // temperature 0.5 squares the weights
 }
 
-// In a vocabulary of thousands of tokens, the drawn tokens are among those that sorting by
-// probability selects, and the most likely one has the right frequency.
+// With a vocabulary of thousands of tokens, Choose() with top_p draws only tokens that a selection
+// by sorting keeps, and draws the most likely token with the right frequency.
 TEST(Choice, TopPMatchesSorting) {
   std::vector<float> logits(8003);
   Philox values(3);
@@ -65,7 +65,8 @@ TEST(Choice, TopPMatchesSorting) {
         const int32_t token = Choose(logits, {.temperature = temperature, .top_p = top_p}, rng);
         ++counts[token], outside += kept.count(token) == 0;
       }
-      EXPECT_LE(outside, kDraws / 1000u) << temperature << " " << top_p;  // rounding
+      // Rounding may keep another token at the limit of top_p.
+      EXPECT_LE(outside, kDraws / 1000u) << temperature << " " << top_p;
       const int32_t first = order[0].second;
       const double expected = kDraws * kept[first] / sum;
       EXPECT_NEAR(counts[first], expected, 5 * std::sqrt(expected) + 1);
@@ -122,7 +123,7 @@ TEST(TextPieces, ShowsWholeCharactersAndNoStopWord) {
     std::string shown;
     for (size_t at = 0; at < text.size(); at += cut) {
       const std::string piece = pieces.Add(std::string_view(text).substr(at, cut));
-      EXPECT_TRUE(IsPrintable(piece)) << cut;  // never half a character
+      EXPECT_TRUE(IsPrintable(piece)) << cut;  // whole characters only
       shown += piece;
     }
     EXPECT_TRUE(pieces.stopped());
@@ -134,7 +135,7 @@ TEST(TextPieces, ShowsWholeCharactersAndNoStopWord) {
   EXPECT_EQ(open.Add("ry"), "story");
   EXPECT_EQ(open.Add("st"), "");
   EXPECT_EQ(open.Finish(), "st");
-  TextPieces half({"stop"});  // a stop word after half a character
+  TextPieces half({"stop"});  // a stop word directly after an incomplete character
   EXPECT_EQ(half.Add("a\xe6stop"), "a\xef\xbf\xbd");
   TextPieces broken({});
   shown = broken.Add("a\xff");
@@ -179,7 +180,6 @@ TEST(TextWriter, SameSeedGivesTheSameText) {
   EXPECT_THROW(TextWriter writer(couplets), Error);
 }
 
-// NatsOf() equals the sum over single steps.
 TEST(NatsOf, EqualsTheSumOverSteps) {
   Engine engine(RandomModel("text", "character"), {.threads = 1});
   const std::vector<int32_t> tokens = {0, 5, 7, 3, 9, 4};
@@ -205,9 +205,9 @@ std::vector<std::string> Characters(const std::string& text) {
   return characters;
 }
 
-// With random weights, the second line is as long as the first and has the same punctuation. Every
-// other character differs from the first line's character at the same place. It equals an earlier
-// character of the second line only if the first line has equal characters at these two places.
+// Even with random weights, the second line is as long as the first and has the same punctuation.
+// Every other character differs from the first line's character at the same place. Two characters
+// of the second line are equal only if the first line's characters at these two places are equal.
 TEST(CoupletWriter, KeepsTheRules) {
   Engine engine(RandomModel("couplet", "character"), {.threads = 1});
   CoupletWriter writer(engine);

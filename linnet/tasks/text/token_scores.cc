@@ -31,7 +31,8 @@ void TokenScores::Add(int32_t token, std::span<const float> outputs) {
 ordered_json TokenScores::Take(std::string_view shown) {
   ordered_json tokens = ordered_json::array(), log_probabilities = ordered_json::array(),
                tops = ordered_json::array(), offsets = ordered_json::array();
-  // A character of `shown` is the next character of text_, or U+FFFD for an invalid byte of text_.
+  // Walks through `shown` and text_ in parallel: a character of `shown` is the same character of
+  // text_, or U+FFFD in place of an invalid byte of text_.
   for (size_t at = 0; at < shown.size() && shown_ < text_.size(); ++position_) {
     const auto there = NextCodePoint(shown, at), here = NextCodePoint(text_, shown_);
     at += there ? there->bytes : 1;

@@ -1,13 +1,14 @@
 // The log-probabilities of a text's tokens, in the format of OpenAI's completions: `logprobs`.
 //
 //   TokenScores scores(vocabulary, /*top=*/2);
-//   scores.Add(token, outputs);                  // each drawn token, and the head's outputs
-//   answer["logprobs"] = scores.Take(shown);     // of the tokens whose text is shown
+//   scores.Add(token, outputs);                  // a drawn token, and the outputs it came from
+//   answer["logprobs"] = scores.Take(shown);     // for the tokens of the text `shown`
 //
 //   {"tokens": ["a", "bytes:\\xe6"], "token_logprobs": [-0.1, -2.5],
 //    "top_logprobs": [{"a": -0.1, "b": -2.6}, ...], "text_offset": [0, 1]}
 //
-// Logarithms are natural, and of the model's own distribution: before temperature, top_k and top_p.
+// The values are natural logarithms of the model's own probabilities, before temperature, top_k and
+// top_p are applied.
 #ifndef LINNET_TASKS_TEXT_TOKEN_SCORES_H_
 #define LINNET_TASKS_TEXT_TOKEN_SCORES_H_
 
@@ -26,17 +27,17 @@ namespace linnet {
 
 class TokenScores {
  public:
-  // `top`: number of the most likely tokens in top_logprobs; the drawn token is added to them if it
-  // is not among them. The vocabulary must outlive this.
+  // `top`: how many of the most likely tokens top_logprobs lists; a drawn token that is not among
+  // them is listed, too. The vocabulary must outlive this object.
   TokenScores(const Vocabulary& vocabulary, size_t top) : vocabulary_(&vocabulary), top_(top) {}
 
   // Adds a drawn token. `outputs`: the head's outputs at the token before it.
   void Add(int32_t token, std::span<const float> outputs);
 
-  // Returns the tokens whose text begins in `shown`, which continues the previous calls' text:
-  // whole characters, with U+FFFD for each byte of invalid UTF-8. text_offset is the index of a
-  // token's first character in the whole text. Tokens of text that is never shown, such as a stop
-  // string, are left out.
+  // Returns the tokens whose text begins in `shown`, the next piece of the text after the previous
+  // calls' pieces: whole characters, with U+FFFD for each byte of invalid UTF-8. text_offset is the
+  // index of a token's first character in the whole text. Tokens whose text is never shown, such as
+  // those of a stop string, are left out.
   nlohmann::ordered_json Take(std::string_view shown);
 
  private:
@@ -49,9 +50,9 @@ class TokenScores {
 
   const Vocabulary* vocabulary_;
   size_t top_;
-  std::string text_;     // of all added tokens, as bytes
-  size_t shown_ = 0;     // bytes of text_ in previous calls of Take()
-  size_t position_ = 0;  // characters in previous calls
+  std::string text_;     // the bytes of all added tokens
+  size_t shown_ = 0;     // number of bytes of text_ that calls of Take() have covered
+  size_t position_ = 0;  // the same in characters
   std::vector<Score> scores_;
   size_t taken_ = 0;  // number of scores_ that Take() has returned
 };

@@ -42,7 +42,8 @@ TEST(TokenScores, ListsTheMostLikelyTokensAndTheSampledOne) {
     names.push_back(name);
     values.push_back(value);
   }
-  // <|end|> and c are equally likely: the first in the vocabulary is listed. Then the drawn token.
+  // The three most likely tokens, then the drawn token a. <|end|> and c are equally likely; the one
+  // with the lower index is listed.
   EXPECT_EQ(names, (std::vector<std::string>{"b", "d", "<|end|>", "a"}));
   for (size_t i = 0; i < 4; ++i) {
     EXPECT_NEAR(values[i], std::vector<double>({0, -1, -2, -5})[i] - log_sum, 1e-5);
@@ -56,8 +57,8 @@ struct Taken {
   std::vector<size_t> offsets;
   std::string shown;
 };
-// Adds the bytes of `text` one by one, as a text writer does, and takes the scores of all shown
-// text.
+// Adds the bytes of `text` one by one, as TextWriter draws them, and takes the scores of the text
+// shown after each byte.
 Taken Write(const std::string& text, const std::vector<std::string>& stop) {
   const Vocabulary bytes = Vocabulary::Bytes();
   TokenScores scores(bytes, 0);
@@ -105,11 +106,11 @@ TEST(TokenScores, LeaveOutAStopString) {
   const Taken cut = Write("海ab.c", {"ab"});
   EXPECT_EQ(cut.shown, "海");
   EXPECT_EQ(cut.offsets, (Offsets{0, 0, 0}));
-  // The beginning of a stop string is held back, and shown if the rest does not follow.
+  // The beginning of a stop string is held back. It is shown once the text continues differently.
   const Taken whole = Write("xaac", {"ab"});
   EXPECT_EQ(whole.shown, "xaac");
   EXPECT_EQ(whole.offsets, (Offsets{0, 1, 2, 3}));
-  // The stop string ends an incomplete character.
+  // The stop string comes directly after an incomplete character.
   const Taken broken = Write(
       "x\xe6\xb5"
       "ab",
