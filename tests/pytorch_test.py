@@ -221,7 +221,7 @@ class RoundTrip(Case):
         tensors = random_tensors(spec)
         tensors["above_embedding.weight"] = ([257, 8], [0.25] * 257 * 8)
         path = self.write("m.safetensors", safetensors(spec, tensors))
-        self.assertIn("not in fast-transformers: layer norms come first",
+        self.assertIn("not in fast-transformers: layer norms come before attention",
                       self.linnet("export", path, "--format", "pth", "--out", "a.pth"))
         self.linnet("import", "a.pth", "--heads", "2", "--norm-first", "--out", "b.safetensors")
         self.assertEqual(self.linnet_json("info", "b.safetensors")["spec"],
