@@ -2,8 +2,8 @@
 #ifndef LINNET_MODEL_REGISTRY_H_
 #define LINNET_MODEL_REGISTRY_H_
 
-#include <deque>
 #include <iterator>
+#include <list>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -52,7 +52,7 @@ class Registry {
  private:
   const char* const what_;
   mutable std::mutex mutex_;
-  std::deque<Row> rows_;  // never moves its elements
+  std::list<Row> rows_;  // never moves its elements
 };
 
 }  // namespace linnet
