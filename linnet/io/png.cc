@@ -119,7 +119,9 @@ Image Grid(std::span<const Image> images, int columns, int scale, int gap, uint8
     if (image.width != images[0].width || image.height != images[0].height ||
         image.channels != images[0].channels || image.pixels.size() != width * height * channels) {
       throw InputError("the images of a grid must have the same size: ", images[0].width, " x ",
-                       images[0].height, " is followed by ", image.width, " x ", image.height);
+                       images[0].height, " x ", channels, " is followed by ", image.width, " x ",
+                       image.height, " x ", image.channels, " with ", image.pixels.size(),
+                       " bytes of pixels");
     }
   }
   const size_t zoom = static_cast<size_t>(scale), space = static_cast<size_t>(gap);

@@ -280,7 +280,10 @@ void SafetensorsWriter::SetMetadata(const std::string& key, const std::string& v
 
 void SafetensorsWriter::Add(const std::string& name, DType dtype, std::span<const int64_t> shape,
                             const void* data) {
-  if (name == kMetadataKey || !names_.insert(name).second) {
+  if (name == kMetadataKey) {
+    throw InputError("a tensor cannot be named ", Quote(name), ": the format reserves this name");
+  }
+  if (!names_.insert(name).second) {
     throw InputError("a file cannot hold two tensors named ", Quote(name));
   }
   const std::optional<uint64_t> bytes = TensorBytes(shape, dtype);

@@ -119,7 +119,7 @@ TEST(SafetensorsWriter, RefusesInvalidTensors) {
   writer.Add("x", DType::kF32, {1}, &x);
   EXPECT_THAT(ErrorOf([&] { writer.Add("x", DType::kF32, {1}, &x); }), HasSubstr("two tensors"));
   EXPECT_THAT(ErrorOf([&] { writer.Add("__metadata__", DType::kF32, {1}, &x); }),
-              HasSubstr("__metadata__"));
+              HasSubstr("'__metadata__': the format reserves this name"));
   EXPECT_THAT(ErrorOf([&] { writer.Add("y", DType::kF32, {-1}, &x); }), HasSubstr("[-1]"));
   TempDir dir;
   writer.SetMetadata("text", "\xff");
