@@ -37,11 +37,9 @@ endfunction()
 
 # linnet_large_unity(TARGET)
 #   With LINNET_UNITY, compiles up to 16 files at a time: each compilation with torch's precompiled headers instantiates
-#   their templates again, which takes 8 seconds. GCC collects garbage only from 1 GB on: these compilations take 5 to
-#   10% less time then, and about 10% more memory (1.2 GB).
+#   their templates again, which takes 5 seconds.
 function(linnet_large_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 16)
-  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:--param=ggc-min-heapsize=1000000>)
 endfunction()
 
 # linnet_torch_headers(TARGET)

@@ -16,7 +16,8 @@ namespace linnet::experiments {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr int kTen = 10, kTimedTens = 3;  // updates per block; timed blocks, after a warm-up block
+constexpr int kBlock = 5,
+              kTimedBlocks = 3;  // updates per block; timed blocks (after one of warm-up)
 
 void Append(std::vector<std::string>& arguments, const json& value) {
   if (value.is_array()) {
@@ -120,23 +121,23 @@ double Lab::TimeUpdates(const std::string& label, const fs::path& run,
   std::error_code error;
   fs::remove_all(run, error);
   std::vector<std::string> arguments = {"train"};
-  Append(arguments, {flags, "--steps", kTen * (1 + kTimedTens), "--log-every", kTen,
+  Append(arguments, {flags, "--steps", kBlock * (1 + kTimedBlocks), "--log-every", kBlock,
                      "--validate-every", 0, "--out", run.string()});
   MakeFolder(folder_);
   RunVerb(arguments);
   const plot::RunLog log = plot::ReadRunLog(run);
   const plot::Track* const updates = log.Find("lr");
-  std::vector<double> tens;
+  std::vector<double> blocks;
   double before = 0;
   for (size_t i = 0; updates != nullptr && i < updates->step.size(); ++i) {
-    if (std::llround(updates->step[i]) % kTen != 0) continue;
-    if (updates->step[i] > kTen) tens.push_back(updates->seconds[i] - before);
+    if (std::llround(updates->step[i]) % kBlock != 0) continue;
+    if (updates->step[i] > kBlock) blocks.push_back(updates->seconds[i] - before);
     before = updates->seconds[i];
   }
   fs::remove_all(run, error);
   // The median ignores a short burst of other load.
-  std::sort(tens.begin(), tens.end());
-  const double each = tens.empty() ? 0 : tens[tens.size() / 2] / kTen;
+  std::sort(blocks.begin(), blocks.end());
+  const double each = blocks.empty() ? 0 : blocks[blocks.size() / 2] / kBlock;
   if (each > 0) return each;
   throw RuntimeError(experiment_, ": the updates of ", label, " could not be timed");
 }

@@ -162,9 +162,9 @@ if verb == "train":
     run.mkdir(parents=True, exist_ok=True)
     if os.environ.get("STOPS") == run.name:
         sys.exit(130)
-    steps = int(value("--steps"))
+    steps, every = int(value("--steps")), int(value("--log-every")) if "--log-every" in arguments else 10
     metrics = [{"step": step, "seconds": step * 0.5, "lr": 1e-3, "peak_memory": 1e6 + step}
-               for step in range(10, steps + 1, 10)]
+               for step in range(every, steps + 1, every)]
     metrics.append({"step": steps, "seconds": steps * 0.5, "validation_phone_error_rate": 0.25})
     (run / "metrics.jsonl").write_text("".join(json.dumps(record) + chr(10) for record in metrics))
     (run / "config.json").write_text(json.dumps({"steps": steps}))

@@ -27,7 +27,7 @@
 #include <string>
 #include <vector>
 
-#include "linnet/cli/torch/torch_verbs.h"
+#include "linnet/cli/torch/train_program.h"
 
 namespace {
 

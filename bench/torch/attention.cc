@@ -574,14 +574,14 @@ the longer half of the lengths.)",
       throw InputError("--min-n ", options->min_n, " is longer than --max-n ", options->max_n);
     }
     if (options->device == "cuda") {
-      return BenchAttentionOnDevice({.min_n = options->min_n,
-                                     .max_n = options->max_n,
-                                     .tokens = options->tokens,
-                                     .causal = options->causal,
-                                     .json = options->json,
-                                     .methods = options->methods,
-                                     .precisions = {},
-                                     .seconds = options->seconds});
+      return on_device::BenchAttention({.min_n = options->min_n,
+                                        .max_n = options->max_n,
+                                        .tokens = options->tokens,
+                                        .causal = options->causal,
+                                        .json = options->json,
+                                        .methods = options->methods,
+                                        .precisions = {},
+                                        .seconds = options->seconds});
     }
     Run(*options);
   });

@@ -33,7 +33,7 @@
 #include <torch/csrc/autograd/profiler_kineto.h>
 #endif
 
-namespace linnet::bench {
+namespace linnet::bench::on_device {
 namespace {
 
 using nlohmann::ordered_json;
@@ -197,7 +197,7 @@ double Error(const Attention& attention, const Method& method, torch::Dtype dtyp
 // Measures one method at all lengths, in rising order. Stops at the first length that fails,
 // usually for lack of memory.
 void MeasureMethod(const Method& method, const std::string& precision,
-                   const DeviceAttentionOptions& options, double bandwidth,
+                   const AttentionOptions& options, double bandwidth,
                    std::vector<ordered_json>& records) {
   const torch::Dtype dtype = precision == "bf16" ? torch::kBFloat16 : torch::kFloat32;
   const Attention attention(method, options.causal);
@@ -265,7 +265,7 @@ double ProductRate(const std::string& precision) {
   return rate;
 }
 
-ModelSpec SpecOf(const DeviceTrainOptions& options, const std::string& attention) {
+ModelSpec SpecOf(const TrainOptions& options, const std::string& attention) {
   ModelSpec spec;  // the paper's MNIST model
   if (options.dataset == "cifar10") {
     spec.part = ImageSpec{.width = 32, .height = 32, .channels = 3};
@@ -354,7 +354,7 @@ void PrintTraining(const ordered_json& record) {
   std::fflush(stdout);
 }
 
-void MeasureTraining(const DeviceTrainOptions& options, const std::string& attention,
+void MeasureTraining(const TrainOptions& options, const std::string& attention,
                      const std::string& precision, int batch, std::vector<ordered_json>& records) {
   torch::manual_seed(kSeed);
   SetTf32(precision == "bf16");
@@ -440,7 +440,7 @@ void MeasureTraining(const DeviceTrainOptions& options, const std::string& atten
 
 }  // namespace
 
-void BenchAttentionOnDevice(const DeviceAttentionOptions& options) {
+void BenchAttention(const AttentionOptions& options) {
   RequireDevice();
   SetTf32(false);
   std::vector<ordered_json> records;
@@ -469,7 +469,7 @@ void BenchAttentionOnDevice(const DeviceAttentionOptions& options) {
   if (options.json) std::cout << ordered_json(records).dump(1) << "\n";
 }
 
-void BenchTrainOnDevice(const DeviceTrainOptions& options) {
+void BenchTrain(const TrainOptions& options) {
   RequireDevice();
   const auto or_else = [](const auto& given, auto otherwise) {
     return given.empty() ? otherwise : given;
@@ -492,4 +492,4 @@ void BenchTrainOnDevice(const DeviceTrainOptions& options) {
   if (options.json) std::cout << ordered_json(records).dump(1) << "\n";
 }
 
-}  // namespace linnet::bench
+}  // namespace linnet::bench::on_device

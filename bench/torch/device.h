@@ -6,18 +6,18 @@
 #include <string>
 #include <vector>
 
-namespace linnet::bench {
+namespace linnet::bench::on_device {
 
-struct DeviceAttentionOptions {
+struct AttentionOptions {
   int64_t min_n = 512, max_n = 65536, tokens = 65536;
   bool causal = true, json = false;
   std::vector<std::string> methods, precisions;  // if empty: all methods, and fp32
   double seconds = 0.3;                          // per length
 };
 // Measures time and peak memory per sample of a forward and a backward pass, by sequence length.
-void BenchAttentionOnDevice(const DeviceAttentionOptions& options);
+void BenchAttention(const AttentionOptions& options);
 
-struct DeviceTrainOptions {
+struct TrainOptions {
   std::string dataset = "mnist";                    // or cifar10
   std::vector<std::string> attentions, precisions;  // if empty: causal-linear, and fp32 + bf16
   std::vector<int> batches;                         // if empty: the paper's batch size
@@ -28,8 +28,8 @@ struct DeviceTrainOptions {
   bool json = false;
 };
 // Times an update of the paper's image models, on random bytes.
-void BenchTrainOnDevice(const DeviceTrainOptions& options);
+void BenchTrain(const TrainOptions& options);
 
-}  // namespace linnet::bench
+}  // namespace linnet::bench::on_device
 
 #endif  // BENCH_TORCH_DEVICE_H_

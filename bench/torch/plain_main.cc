@@ -15,7 +15,7 @@ void AddDevice(CLI::App* verb) {
       ->check(CLI::IsMember({"cuda"}));
 }
 
-void AddAttention(CLI::App& app, DeviceAttentionOptions& options) {
+void AddAttention(CLI::App& app, on_device::AttentionOptions& options) {
   CLI::App* verb =
       app.add_subcommand("attention", "Measure time and memory of attention against the length");
   AddDevice(verb);
@@ -31,10 +31,10 @@ void AddAttention(CLI::App& app, DeviceAttentionOptions& options) {
       "--all-positions", [&] { options.causal = false; },
       "No causal mask: every position attends to all");
   verb->add_flag("--json", options.json, "Print a list of records");
-  verb->callback([&] { BenchAttentionOnDevice(options); });
+  verb->callback([&] { on_device::BenchAttention(options); });
 }
 
-void AddTrain(CLI::App& app, DeviceTrainOptions& options) {
+void AddTrain(CLI::App& app, on_device::TrainOptions& options) {
   CLI::App* verb = app.add_subcommand("train", "Time an update of the paper's image models");
   AddDevice(verb);
   cli::AddOption(verb, "--dataset", options.dataset, "NAME", "mnist or cifar10",
@@ -50,7 +50,7 @@ void AddTrain(CLI::App& app, DeviceTrainOptions& options) {
   verb->add_flag("--graph", options.graph, "Also time the update as a CUDA graph");
   verb->add_flag("--profile", options.profile, "Also list the kernels of an update");
   verb->add_flag("--json", options.json, "Print a list of records");
-  verb->callback([&] { BenchTrainOnDevice(options); });
+  verb->callback([&] { on_device::BenchTrain(options); });
 }
 
 }  // namespace
@@ -60,8 +60,8 @@ int main(int argc, char** argv) {
   linnet::KeepFreedMemory();
   CLI::App app("Time training on a GPU", "linnet-bench");
   linnet::cli::SetUp(app);
-  linnet::bench::DeviceAttentionOptions attention;
-  linnet::bench::DeviceTrainOptions train;
+  linnet::bench::on_device::AttentionOptions attention;
+  linnet::bench::on_device::TrainOptions train;
   linnet::bench::AddAttention(app, attention);
   linnet::bench::AddTrain(app, train);
   return linnet::cli::RunProgram(app, argc, argv);

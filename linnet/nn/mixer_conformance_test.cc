@@ -207,7 +207,7 @@ auto CasesWhere(const std::function<bool(const MixerCase&)>& applies) {
   }
   return testing::ValuesIn(cases);
 }
-std::string NameOfTest(const testing::TestParamInfo<Conformance::ParamType>& info) {
+std::string MixerTestName(const testing::TestParamInfo<Conformance::ParamType>& info) {
   const auto& [one, sizes] = info.param;
   return StrCat(one.name, "_", sizes.heads, "x", sizes.query_dim, "x", sizes.value_dim);
 }
@@ -215,13 +215,13 @@ std::string NameOfTest(const testing::TestParamInfo<Conformance::ParamType>& inf
 const auto kAny = [](const MixerCase&) { return true; };
 const auto kSteps = [](const MixerCase& one) { return Remembers(one.info); };
 const auto kCrosses = [](const MixerCase& one) { return Crosses(one); };
-INSTANTIATE_TEST_SUITE_P(Mixers, Conformance, CasesWhere(kAny), NameOfTest);
-INSTANTIATE_TEST_SUITE_P(Mixers, RecurrentConformance, CasesWhere(kSteps), NameOfTest);
+INSTANTIATE_TEST_SUITE_P(Mixers, Conformance, CasesWhere(kAny), MixerTestName);
+INSTANTIATE_TEST_SUITE_P(Mixers, RecurrentConformance, CasesWhere(kSteps), MixerTestName);
 INSTANTIATE_TEST_SUITE_P(Mixers, NotRecurrentConformance, CasesWhere(std::not_fn(kSteps)),
-                         NameOfTest);
-INSTANTIATE_TEST_SUITE_P(Mixers, CrossConformance, CasesWhere(kCrosses), NameOfTest);
+                         MixerTestName);
+INSTANTIATE_TEST_SUITE_P(Mixers, CrossConformance, CasesWhere(kCrosses), MixerTestName);
 INSTANTIATE_TEST_SUITE_P(Mixers, NotCrossConformance, CasesWhere(std::not_fn(kCrosses)),
-                         NameOfTest);
+                         MixerTestName);
 
 TEST_P(Conformance, ModuleAndRegistryAgree) {
   const Mixer mixer = Make();

@@ -11,9 +11,6 @@ namespace linnet {
 void AddTrain(CLI::App& app, int& exit_code);
 void AddLinearize(CLI::App& app, int& exit_code);
 
-// Runs linnet-train with these arguments and returns its exit code.
-int TrainProgram(int argc, char** argv);
-
 // Calls run() and returns its result. Rethrows libtorch's errors as RuntimeError, or as
 // std::bad_alloc if memory ran out.
 int WithTorchErrors(const std::function<int()>& run);

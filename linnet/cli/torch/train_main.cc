@@ -1,4 +1,4 @@
 // linnet-train: the verbs that need libtorch. `linnet train` and `linnet linearize` run it.
-#include "linnet/cli/torch/torch_verbs.h"
+#include "linnet/cli/torch/train_program.h"
 
 int main(int argc, char** argv) { return linnet::TrainProgram(argc, argv); }

@@ -1,3 +1,5 @@
+#include "linnet/cli/torch/train_program.h"
+
 #include <c10/util/Exception.h>
 
 #include <CLI/CLI.hpp>
