@@ -75,6 +75,7 @@ Record Measure(const std::string& name, const Checkpoint& checkpoint, Precision 
           .limit = 1e3 * operations / rate,
           .identity = {{"model", name},
                        {"N", length},
+                       {"batch", 1},
                        {"layers", spec.stack.layers()},
                        {"d_model", spec.stack.d_model},
                        {"tokens_a_second", options.length / seconds},
@@ -99,7 +100,7 @@ void Run(const PrefixBenchOptions& options) {
   for (const std::string& kind : options.languages) measure(kind, RandomLanguageSpec(kind));
   if (options.languages.empty()) {
     ModelSpec spec = RandomSpec("mnist");
-    spec.task = "copy", spec.head.kind = HeadKind::kCategorical,
+    spec.task = "copy", spec.part = std::monostate(), spec.head.kind = HeadKind::kCategorical,
     spec.head.classes = spec.input.vocabulary = 128;
     spec.input.max_length = options.length;
     measure("paper", spec);

@@ -401,6 +401,17 @@ class Bench(Case):
                                     ([self.images, "--batch", "0"], "--batch")):
             self.refuses(["bench", "generate", *arguments], fragment)
 
+    def test_prefix(self):
+        records = self.linnet_json("bench", "prefix", "--length", 33, "--precision", "f32,int8", "--seconds", 0)
+        self.assertEqual([(record["model"], record["precision"]) for record in records],
+                         [("paper", "f32"), ("paper", "int8")])
+        self.check_records(records, "steps_ms", "speedup", "product_gops")
+
+    def test_stream(self):
+        records = self.linnet_json("bench", "stream", "--positions", 3000)
+        self.assertEqual({record["checked"] for record in records}, {True})
+        self.assertGreater(len(records), 1)
+
     def test_causal_linear(self):
         records = self.linnet_json("bench", "causal-linear", "--max-n", 1024, "--seconds", 0)
         passes = [f"causal-linear/{form}/{name}" for form in ("bare", "fused")

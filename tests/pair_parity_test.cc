@@ -13,7 +13,7 @@
 #include "linnet/nn/sequence_model.h"
 #include "linnet/vocabulary.h"
 
-namespace linnet {
+namespace linnet::parity {
 namespace {
 
 using torch::Tensor;
@@ -119,4 +119,4 @@ TEST(PairParity, ConvolutionsContinueInSteps) {
 }
 
 }  // namespace
-}  // namespace linnet
+}  // namespace linnet::parity

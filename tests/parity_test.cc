@@ -14,7 +14,7 @@
 #include "linnet/nn/sequence_model.h"
 #include "linnet/tasks/images/images.h"
 
-namespace linnet {
+namespace linnet::parity {
 namespace {
 
 using torch::Tensor;
@@ -209,4 +209,4 @@ INSTANTIATE_TEST_SUITE_P(Models, Parity, testing::ValuesIn(Cases()), [](const au
 });
 
 }  // namespace
-}  // namespace linnet
+}  // namespace linnet::parity

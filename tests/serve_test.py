@@ -535,6 +535,15 @@ class LifeTest(unittest.TestCase):
         with Server(models=[]) as server:
             self.assertIn("couplet", server.says)
 
+    def test_the_benchmark_checks_and_times(self):
+        done = subprocess.run([BIN / "linnet", "bench", "serve", COUPLET, "--clients", "2", "--candidates", "1",
+                               "--seconds", "0.1", "--json"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        record = json.loads(done.stdout)[0]
+        self.assertTrue(record["checked"])
+        self.assertEqual((record["clients"], record["candidates"]), (2, 1))
+        self.assertGreaterEqual(record["requests"], 2)
+
 
 if __name__ == "__main__":
     BIN = pathlib.Path(sys.argv.pop(1)).resolve()

@@ -15,7 +15,7 @@
 #include "linnet/runtime/narrow.h"
 #include "linnet/tasks/speech/speech_encoder.h"
 
-namespace linnet {
+namespace linnet::parity {
 namespace {
 
 using torch::Tensor;
@@ -174,4 +174,4 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 }  // namespace
-}  // namespace linnet
+}  // namespace linnet::parity

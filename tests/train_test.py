@@ -419,18 +419,18 @@ class TrainTest(unittest.TestCase):
             self.assertLess(slope, 1.5 * 8 * 256 * 4, dim)
 
     def test_bench_attention(self):
-        records = self.bench("attention", "--min-n", "64", "--max-n", "256", "--tokens", "256", "--seconds", "0")
+        records = self.bench("attention", "--min-n", "128", "--max-n", "256", "--tokens", "256", "--seconds", "0")
         methods = ["linear", "softmax", "softmax-plain", "lsh-1", "lsh-4", "lsh-8"]
         for method in methods:
             of = [r for r in records if r["method"] == method]
             for what in ("time", "memory"):
                 points = [r for r in of if r["name"] == f"attention/{method}/{what}"]
-                self.assertEqual([(r["N"], r["batch"]) for r in points], [(64, 4), (128, 2), (256, 1)], method)
-            self.assertEqual([r["name"].split("/")[2] for r in of[6:]],
+                self.assertEqual([(r["N"], r["batch"]) for r in points], [(128, 2), (256, 1)], method)
+            self.assertEqual([r["name"].split("/")[2] for r in of[4:]],
                              ["time-exponent", "memory-exponent", "longest"])
             self.assertEqual((of[-1]["value"], of[-1]["left_out"]), (256, []))
             self.assertTrue(of[-1]["machine"] and of[-1]["date"])
-        self.assertEqual(len(records), 9 * len(methods))
+        self.assertEqual(len(records), 7 * len(methods))
         for record in records:
             self.assertIs(record["checked"], True)
             for field in ("value", "limit", "ratio", "N", "batch", "threads", "isa", "precision", "heads"):

@@ -206,6 +206,7 @@ TEST(Linears, PlainNarrowIsNearFp32) {
 // bf16 results must be near fp32 results but differ from them, which shows that bf16 was used.
 TEST(Linears, Bf16IsNearFp32) {
   EXPECT_THROW(PrecisionNamed("fp8"), Error);
+  EXPECT_EQ(PrecisionNamed("f32"), Precision::kFp32);
   if (!HasBf16()) GTEST_SKIP() << "this processor has no products in bf16";
   torch::manual_seed(5);
   const Tensors x = {Random({3, 17, 24}), Weight(13, 24), Random({13})};

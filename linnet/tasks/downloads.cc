@@ -12,8 +12,7 @@ const std::vector<DownloadableSet>& DownloadableSets() {
                      "a0525579493735d32b60fb6fa5975dd0eaacde087b0a4eeb7f13b7ef33077b12"}},
           .mirrors = {"https://dldata-public.s3.us-east-2.amazonaws.com/",
                       "http://www.speech.cs.cmu.edu/databases/an4/"},
-          .next =
-              "linnet train speech --preset small --precision bf16 --data DIR --out runs/phones",
+          .next = "linnet train speech --preset small --data DIR --out runs/phones",
           .unpack = "an4/",
       },
       {

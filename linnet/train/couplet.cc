@@ -199,7 +199,7 @@ class CoupletTask : public Task {
 const TaskInfo kCoupletTask = {
     "couplet",
     "Train a model that writes the second line of a Chinese couplet, given the first",
-    "linnet train couplet --preset small --precision bf16 --data couplet/regulated-verse --out "
+    "linnet train couplet --preset small --data couplet/regulated-verse --out "
     "runs/couplet",
     {{"report",
       "the model of a report that replicates the paper: 8 layers x 8 heads of 32, RAdam at 1e-4, "

@@ -408,7 +408,7 @@ class SpeechTask : public Task {
 const TaskInfo kSpeechTask = {
     "speech",
     "Train a phone recognizer with CTC (the paper's section 4.3)",
-    "linnet train speech --preset small --precision bf16 --data an4/ --out runs/phones",
+    "linnet train speech --preset small --data an4/ --out runs/phones",
     {{"paper",
       "the paper's encoder: 9 layers x 6 heads of 32, RAdam at a rate of 1e-4, halved on plateaus",
       R"({"attention": "linear", "layers": 9, "heads": 6, "d_model": 192, "batch": 16, "lr": 1e-4,

@@ -125,8 +125,10 @@ TEST_F(CudaEngineTest, StepsLikeTheCpu) {
         Engine cpu(Model::FromCheckpoint(*c.checkpoint, {Precision::kF32}));
         State state = cpu.NewState(batch);
         CudaEngine gpu(*c.checkpoint, {.batch = batch, .precision = precision, .lanes = lanes});
+        // On the executor, a step of the paper's model with three sequences takes a second.
+        const size_t on_executor = batch > 1 && c.name == "paper" ? 3 : 20;
         const size_t steps = std::min<size_t>(
-            Slow() ? 20 : 300, static_cast<size_t>(c.checkpoint->spec().input.max_length));
+            Slow() ? on_executor : 300, static_cast<size_t>(c.checkpoint->spec().input.max_length));
         const double off = Difference(
             0, steps, batch, *c.checkpoint,
             [&](const Tokens& tokens, Floats& out) { gpu.Step(tokens, out); },
