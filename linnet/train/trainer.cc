@@ -23,6 +23,7 @@
 #include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/nn/optimizer.h"
+#include "linnet/rng.h"
 #include "linnet/train/metrics.h"
 #include "linnet/train/run_folder.h"
 #include "linnet/train/run_state.h"
@@ -88,12 +89,18 @@ class Pace {
 class Run {
  public:
   Run(const TaskInfo& info, const TrainConfig& config, bool resume, const TrainHooks& hooks)
-      : config_(config), hooks_(hooks), folder_(config.out, resume) {
-    if (config_.threads == 0) config_.threads = ThreadPool::AvailableProcessors();
+      : config_(config),
+        hooks_(hooks),
+        processes_(hooks.processes != nullptr ? *hooks.processes : kAlone),
+        folder_(config.out, resume) {
+    if (config_.threads == 0) {
+      config_.threads = std::max(1, ThreadPool::AvailableProcessors() / processes_.local_size());
+    }
     at::set_num_threads(config_.threads);
     torch::manual_seed(config_.seed);
     task_ = info.make(config_);
     device_ = DeviceNamed(config_.device, config_.precision);
+    CheckProcesses();
     const ModelSpec spec = task_->Spec();
     ValidateSpec(spec);
     model_ = nn::MakeNetwork(spec, {.dropout = config_.dropout,
@@ -114,12 +121,18 @@ class Run {
                                                              .clip = config_.clip},
                                         parameters_);
     steps_ = config_.steps == 0 ? StepsOfEpochs() : config_.steps;
-    folder_.Open();
+    if (processes_.first()) folder_.Open();
     if (resume) {
       progress_ = LoadRunState(folder_.state_path(), folder_.model_path(), task_->StepsPerEpoch(),
                                Tensors());
       saved_step_ = progress_.step;
     }
+    done_ = progress_.step >= steps_ && folder_.ModelStep() == progress_.step;
+    if (!processes_.first()) {  // other random numbers in each process, for dropout
+      torch::manual_seed(Philox(config_.seed, processes_.rank(), progress_.step).Next());
+    }
+    processes_.Wait();  // all have read the folder
+    if (!processes_.first()) return;
     folder_.RemoveLeftovers();
     // A resumed run keeps the old config.json until it has saved a checkpoint with the new
     // settings, because these may make the run fail.
@@ -127,11 +140,11 @@ class Run {
   }
 
   TrainResult Train() {
-    MetricsLog log(folder_.metrics_path(), progress_.step);
+    if (processes_.first()) log_.emplace(folder_.metrics_path(), progress_.step);
     TrainResult result;
     result.steps = steps_;
     result.model_path = folder_.model_path();
-    if (progress_.step >= steps_ && folder_.ModelStep() == progress_.step) {
+    if (done_) {
       result.step = progress_.step;
       result.nothing_to_do = true;
       return result;
@@ -143,7 +156,7 @@ class Run {
     // an older model or none.
     if (progress_.step >= steps_) SaveModel();
     if (progress_.step == 0 && !config_.init.empty()) {
-      Aside([&] { result.validation = ValidateAndLog(log); });  // validates initial weights
+      Aside([&] { result.validation = ValidateAndLog(); });  // validates initial weights
     }
     while (progress_.step < steps_) {
       const double rate = progress_.patience.scale * LearningRate(config_, progress_.step, steps_);
@@ -154,12 +167,12 @@ class Run {
       mean_.Add(loss.metrics);
       pace.Add(loss.tokens);
       const bool last = progress_.step == steps_;
-      if (Every(config_.log_every) || last) LogUpdates(rate, pace, log);
+      if (Every(config_.log_every) || last) LogUpdates(rate, pace);
       if (hooks_.progress) ShowProgress(loss, pace);
       if ((config_.validate_every > 0 && Every(config_.validate_every)) || last) {
-        Aside([&] { result.validation = ValidateAndLog(log); });
+        Aside([&] { result.validation = ValidateAndLog(); });
       }
-      const bool stop = hooks_.stop && hooks_.stop();
+      const bool stop = processes_.size() > 1 ? stop_ : StopAsked();
       if (Every(config_.checkpoint_every) || last || stop) Aside([&] { Save(); });
       if (stop && !last) {
         result.interrupted = true;
@@ -172,6 +185,21 @@ class Run {
 
  private:
   bool Every(int64_t updates) const { return progress_.step % updates == 0; }
+  bool StopAsked() const { return hooks_.stop && hooks_.stop(); }
+  void Log(const ordered_json& record) {
+    if (log_) log_->Write(record);
+  }
+
+  void CheckProcesses() const {
+    if (processes_.size() == 1) return;
+    if (!device_.is_cpu()) {
+      throw InputError("--device cuda: training with several processes works only on CPUs");
+    }
+    if (config_.batch < processes_.size() * config_.accumulate) {
+      throw InputError("--batch ", config_.batch, " is too small for ", processes_.size(),
+                       " processes with --accumulate ", config_.accumulate);
+    }
+  }
 
   int64_t StepsOfEpochs() const {
     const double steps = std::round(config_.epochs * static_cast<double>(task_->StepsPerEpoch()));
@@ -198,7 +226,7 @@ class Run {
   }
 
   // Logs the mean metrics of the updates since the last record.
-  void LogUpdates(double rate, Pace& pace, MetricsLog& log) {
+  void LogUpdates(double rate, Pace& pace) {
     CheckUpdates();
     const Metrics metrics = mean_.Take();
     if (!metrics.empty() && !std::isfinite(metrics[0].second)) {
@@ -208,7 +236,7 @@ class Run {
     for (const auto& [name, value] : metrics) record[name] = value;
     record["tokens_per_second"] = pace.TakeRate(Working());
     record["peak_memory"] = PeakMemory();
-    log.Write(record);
+    Log(record);
     shown_ = Show(metrics);
   }
 
@@ -269,23 +297,53 @@ class Run {
                        "; try a lower --lr");
   }
 
-  // Computes the loss of each part of the next update's batch, and its gradients if `backward`.
-  // Returns the sums of the parts' metrics and tokens; StepLoss::value stays empty. Throws
+  // Computes the loss of each of this process's parts of the next update's batch, and their
+  // gradients if `backward`. Returns the sums of the metrics and tokens over all parts and
+  // processes; StepLoss::value stays empty. Throws
   // RuntimeError if a loss is not finite; the message names the place with `at` and `step`, as in
   // "after step 10". If `backward` is true, a loss on a GPU is not checked, because that would wait
   // for the GPU.
   StepLoss BatchLoss(bool backward, const char* at, int64_t step) {
     StepLoss total;
-    for (Part part{0, config_.accumulate}; part.index < part.count; ++part.index) {
-      const StepLoss loss = task_->Loss(*model_, progress_.step, part);
-      if ((device_.is_cpu() || !backward) && !std::isfinite(loss.value.item<double>())) {
-        NotANumber("the loss", at, step);
-      }
+    const int parts = config_.accumulate;
+    bool finite = true;
+    for (int i = 0; i < parts; ++i) {
+      const StepLoss loss = task_->Loss(*model_, progress_.step,
+                                        {processes_.rank() * parts + i, processes_.size() * parts});
+      if (device_.is_cpu() || !backward) finite &= std::isfinite(loss.value.item<double>());
+      if (!finite) break;
       if (backward) loss.value.backward();
       total.tokens += loss.tokens;
       Add(loss.metrics, total.metrics);
     }
+    if (!SumOverProcesses(finite, total)) NotANumber("the loss", at, step);
     return total;
+  }
+
+  // Adds up metrics and tokens, and learns whether a process has been asked to stop. Returns whether
+  // all losses were finite.
+  bool SumOverProcesses(bool finite, StepLoss& total) {
+    if (processes_.size() == 1) return finite;
+    const torch::Tensor known = torch::tensor(
+        {finite ? 0.0 : 1.0, StopAsked() ? 1.0 : 0.0, static_cast<double>(total.tokens)},
+        torch::kFloat64);
+    processes_.Sum({known});
+    if (known[0].item<double>() > 0) return false;
+    stop_ = known[1].item<double>() > 0;
+    total.tokens = std::llround(known[2].item<double>());
+    std::vector<torch::Tensor> values;
+    for (auto& [name, value] : total.metrics) values.push_back(value);
+    processes_.Sum(values);
+    return true;
+  }
+
+  // Adds up the gradients. A parameter has a gradient in all processes or in none.
+  void SumGradients() const {
+    std::vector<torch::Tensor> gradients;
+    for (const torch::Tensor& p : parameters_) {
+      if (p.grad().defined()) gradients.push_back(p.grad());
+    }
+    processes_.Sum(gradients);
   }
 
   // Throws if a gradient was not finite. On a GPU, where updates are asynchronous, gradients are
@@ -300,6 +358,7 @@ class Run {
 
   StepLoss Update(double rate) {
     const StepLoss loss = BatchLoss(/*backward=*/true, "at", progress_.step + 1);
+    SumGradients();
     try {
       optimizer_->Step(rate);
     } catch (const Error&) {
@@ -365,8 +424,9 @@ class Run {
         "training ", FormatCount(static_cast<double>(ParameterCount(spec))), " parameters (",
         spec.network == NetworkKind::kTransformer ? spec.stack.mixer().kind : NameOf(spec.network),
         ", ", spec.stack.layers(), " x ", spec.stack.d_model, ", ", config_.precision, ", ",
-        config_.threads, config_.threads == 1 ? " thread" : " threads", ") on ", task_->Data(),
-        "; ", steps_, " updates of ", config_.batch);
+        processes_.size() > 1 ? StrCat(processes_.size(), " processes of ") : "", config_.threads,
+        config_.threads == 1 ? " thread" : " threads", ") on ", task_->Data(), "; ", steps_,
+        " updates of ", config_.batch);
     if (task_->StepsPerEpoch() > 0) {
       char epochs[32];
       const double rest = static_cast<double>(steps_ - progress_.step);
@@ -404,7 +464,7 @@ class Run {
     return true;
   }
 
-  Metrics ValidateAndLog(MetricsLog& log) {
+  Metrics ValidateAndLog() {
     CheckUpdates();
     const Metrics metrics = Validate();
     for (const auto& [name, value] : metrics) {
@@ -412,7 +472,7 @@ class Run {
     }
     ordered_json record = {{"step", progress_.step}, {"seconds", progress_.seconds}};
     for (const auto& [name, value] : metrics) record["validation_" + name] = value;
-    log.Write(record);
+    Log(record);
     const bool slower = LosePatience(metrics[0].second);
     if (hooks_.progress) {
       hooks_.progress->Finish(StrCat(
@@ -425,13 +485,20 @@ class Run {
     return metrics;
   }
 
+  // The first process validates. The others get the first metric, without its name.
   Metrics Validate() {
     torch::NoGradGuard no_grad;
-    SwapAverages();
-    model_->eval();
-    Metrics metrics = task_->Validate(*model_);
-    model_->train();
-    SwapAverages();
+    Metrics metrics = {{"", 0.0}};
+    if (processes_.first()) {
+      SwapAverages();
+      model_->eval();
+      metrics = task_->Validate(*model_);
+      model_->train();
+      SwapAverages();
+    }
+    const torch::Tensor first = torch::tensor({metrics[0].second}, torch::kFloat64);
+    processes_.Broadcast({first});
+    metrics[0].second = first.item<double>();
     return metrics;
   }
 
@@ -457,7 +524,7 @@ class Run {
     CheckUpdates();
     CheckWeights();
     try {
-      SaveRunState(folder_.state_path(), Tensors(), progress_);
+      if (processes_.first()) SaveRunState(folder_.state_path(), Tensors(), progress_);
       SaveModel();
     } catch (const InputError& error) {
       throw InputError(error.what(), LastCheckpoint());
@@ -465,13 +532,13 @@ class Run {
       throw RuntimeError(error.what(), LastCheckpoint());
     }
     saved_step_ = progress_.step;
-    WriteConfig();
+    if (processes_.first()) WriteConfig();
   }
 
   void SaveModel() {
     SwapAverages();
     if (!averages_.empty()) CheckWeights();
-    nn::SaveModel(folder_.model_path(), *model_, TrainingRecord());
+    if (processes_.first()) nn::SaveModel(folder_.model_path(), *model_, TrainingRecord());
     SwapAverages();
   }
 
@@ -502,9 +569,13 @@ class Run {
     return record.dump();
   }
 
+  inline static const Processes kAlone;
+
   TrainConfig config_;
   const TrainHooks& hooks_;
+  const Processes& processes_;
   RunFolder folder_;
+  std::optional<MetricsLog> log_;  // in the first process
   std::unique_ptr<Task> task_;
   torch::Device device_ = torch::kCPU;
   std::shared_ptr<nn::Network> model_;
@@ -515,6 +586,8 @@ class Run {
   StepLoss recorded_;                  // the loss that graph_ writes
   RunProgress progress_;
   int64_t steps_ = 0, saved_step_ = -1;
+  bool done_ = false;  // resumed, and nothing is left to do
+  bool stop_ = false;  // one of several processes has been asked to stop
   double aside_ = 0;
   // The best validation since the start or the last resumption.
   double best_ = std::numeric_limits<double>::infinity();

@@ -21,6 +21,7 @@
 
 #include "linnet/base/progress.h"
 #include "linnet/train/config.h"
+#include "linnet/train/processes.h"
 #include "linnet/train/task.h"
 
 namespace linnet::train {
@@ -28,6 +29,9 @@ namespace linnet::train {
 struct TrainHooks {
   std::function<bool()> stop;        // called after every update; true: checkpoint and return
   ProgressLine* progress = nullptr;  // shows progress; may be null
+  // The processes that train together; null: this one alone. Each computes a part of every batch
+  // and makes the same updates. The first one writes the folder, which all of them can read.
+  const Processes* processes = nullptr;
 };
 
 struct TrainResult {

@@ -3,16 +3,21 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <iostream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "linnet/cli/torch/config_flags.h"
 #include "linnet/cli/torch/torch_verbs.h"
 #include "linnet/error.h"
 #include "linnet/io/file.h"
+#include "linnet/program/forks.h"
 #include "linnet/program/signals.h"
+#include "linnet/train/processes.h"
 #include "linnet/train/trainer.h"
 
 namespace linnet {
@@ -26,6 +31,7 @@ struct TrainCommand {
   CLI::App* app = nullptr;
   std::string preset, config_file;
   bool resume = false;
+  int processes = 1;
   ConfigFlags flags;
 };
 
@@ -51,6 +57,11 @@ void Register(CLI::App& train, TrainCommand& command) {
   app->add_flag(
       "--resume", command.resume,
       "continue the run in --out with the settings of its config.json; flags override them");
+  app->add_option("--processes", command.processes,
+                  "number of processes that train together on this machine, each with a part of "
+                  "every batch; for several machines, see docs/distributed.md")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber.description(""));
   const TrainConfig defaults = WithPreset(task, task.presets[0]);
   command.flags.Add(*app, &defaults, [&task](const std::string&, const std::string& tasks) {
     return train::Takes(tasks, task.name);
@@ -110,18 +121,22 @@ TrainConfig Resolve(const TrainCommand& command) {
   return config;
 }
 
-int RunTraining(const TrainCommand& command) {
-  const TrainConfig config = Resolve(command);
+// Trains as one of several processes, of which the first reports.
+int TrainTogether(const TrainCommand& command, const TrainConfig& config,
+                  const train::Processes& processes) {
   cli::StopAtSignals();
   std::signal(SIGPIPE, SIG_IGN);  // training continues if the reader of the progress exits
   ProgressLine progress(std::cerr, isatty(STDERR_FILENO) == 1);
-  const train::TrainResult result =
-      Train(*command.task, config, command.resume, {.stop = cli::StopAsked, .progress = &progress});
+  const train::TrainResult result = Train(*command.task, config, command.resume,
+                                          {.stop = cli::StopAsked,
+                                           .progress = processes.first() ? &progress : nullptr,
+                                           .processes = &processes});
+  if (!processes.first()) return result.interrupted ? cli::kStopped : 0;
   if (result.interrupted) {
     progress.Finish(StrCat("stopped at step ", result.step, " of ", result.steps,
                            "; continue with: linnet train ", command.task->name, " --resume --out ",
                            config.out));
-    return 130;
+    return cli::kStopped;
   }
   if (result.nothing_to_do) {
     progress.Finish(StrCat("nothing to do: ", result.model_path, " has been trained for ",
@@ -130,6 +145,43 @@ int RunTraining(const TrainCommand& command) {
   }
   progress.Finish(StrCat("wrote ", result.model_path));
   return 0;
+}
+
+// Trains in forks of this process, which find each other through a file.
+int TrainInForks(const TrainCommand& command, const TrainConfig& config) {
+  namespace fs = std::filesystem;
+  std::string folder = (fs::temp_directory_path() / "linnet-processes.XXXXXX").string();
+  if (mkdtemp(folder.data()) == nullptr) {
+    throw RuntimeError(folder, ": cannot be created; is there space in the temporary folder?");
+  }
+  const cli::Forks forks = cli::Fork(command.processes);
+  std::error_code ignored;
+  if (forks.parent()) {
+    fs::remove_all(folder, ignored);
+    return forks.exit_code;
+  }
+  try {
+    return TrainTogether(
+        command, config,
+        train::Processes::OnThisMachine(forks.rank, command.processes, folder + "/store"));
+  } catch (...) {
+    // Most errors occur in all processes; the parent ends the others once the first has reported.
+    if (forks.rank > 0) std::this_thread::sleep_for(train::Processes::kParentsTime);
+    throw;
+  }
+}
+
+int RunTraining(const TrainCommand& command) {
+  const TrainConfig config = Resolve(command);
+  if (command.processes == 1) {
+    return TrainTogether(command, config, train::Processes::FromEnvironment());
+  }
+  Validate(config);  // reports errors once
+  if (train::Processes::Launched()) {
+    throw InputError("--processes: this process was started by torchrun or a job scheduler ",
+                     "(WORLD_SIZE is set); let that start the other processes");
+  }
+  return TrainInForks(command, config);
 }
 
 // The commands of all tasks. They outlive the app, since CLI11 keeps references to them.

@@ -1,0 +1,71 @@
+// The processes of a distributed training run. Each computes a part of every batch, and gradients
+// are added up over all processes.
+//
+//   Processes processes = Processes::FromEnvironment();
+//   Part part{processes.rank(), processes.size()};
+//   ...                                    // loss of this part, gradients
+//   processes.Sum(gradients);              // the same bits in every process
+//
+// A sum waits for all processes. If one of them has ended, or does not answer within kTimeout,
+// RuntimeError is thrown.
+#ifndef LINNET_TRAIN_PROCESSES_H_
+#define LINNET_TRAIN_PROCESSES_H_
+
+#include <torch/types.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace linnet::train {
+
+class Processes {
+ public:
+  static constexpr std::chrono::minutes kTimeout{30};
+  // The time that the parent of processes on one machine has to end them after one has failed. Only
+  // after this time does another one report that it lost the first.
+  static constexpr std::chrono::seconds kParentsTime{2};
+
+  // One process.
+  Processes();
+  ~Processes();
+  Processes(Processes&&) noexcept;
+
+  // Joins the processes that torchrun or a job scheduler has started: RANK, WORLD_SIZE, MASTER_ADDR,
+  // MASTER_PORT and, optionally, LOCAL_WORLD_SIZE. Without WORLD_SIZE, one process. Throws
+  // InputError if a variable is malformed or missing, or if this libtorch has no Gloo.
+  static Processes FromEnvironment();
+  // Whether WORLD_SIZE is set.
+  static bool Launched();
+
+  // Joins `size` processes of this machine, which find each other through a file that does not
+  // exist yet. Their parent ends them if one fails.
+  static Processes OnThisMachine(int rank, int size, const std::string& file);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int local_size() const { return local_size_; }  // the number of them on this machine
+  bool first() const { return rank_ == 0; }
+
+  // Replaces each tensor by its sum over the processes. The tensors are on the CPU and have the
+  // same type.
+  void Sum(const std::vector<torch::Tensor>& tensors) const;
+  // Replaces each tensor by that of the process of rank 0.
+  void Broadcast(const std::vector<torch::Tensor>& tensors) const;
+  // Waits until every process has come here.
+  void Wait() const;
+
+ private:
+  struct Group;
+  Processes(int rank, int size, int local_size, std::unique_ptr<Group> group);
+  template <typename Collective>
+  void Run(const std::vector<torch::Tensor>& tensors, const Collective& collective) const;
+
+  int rank_ = 0, size_ = 1, local_size_ = 1;
+  std::unique_ptr<Group> group_;  // null if there is one process
+};
+
+}  // namespace linnet::train
+
+#endif  // LINNET_TRAIN_PROCESSES_H_
