@@ -1,5 +1,5 @@
-// Divides the problems of an attention kernel (a problem is one head of one sequence) among the
-// slots of its scratch (private to the kernels).
+// Divides the work of an attention kernel among the slots of its Scratch (strided.h). The work
+// consists of problems: one problem is one head of one sequence. Private to the kernels.
 //
 //   DealHeads({shape.batch, shape.heads, args.offsets}, slot_size, scratch, parallel_for,
 //             [&](float* slot, size_t n, size_t h) { ... });
@@ -19,13 +19,14 @@ struct HeadProblems {
   size_t batch, heads;
   const int64_t* offsets;  // of packed sequences, or null
 
-  // Index of a slot's first problem. For packed sequences, it is the first problem such that the
-  // problems before it have at least the fraction slot / slots of all tokens.
+  // Index of the first problem of `slot`, one of `slots` slots. Packed sequences differ in length,
+  // so they are divided by tokens: the result is the smallest index such that the problems before
+  // it hold at least the fraction slot / slots of all tokens.
   size_t First(size_t slot, size_t slots) const {
     if (!offsets || slot == 0 || slot == slots) return batch * heads * slot / slots;
     const size_t share = static_cast<size_t>(offsets[batch]) * heads * slot / slots;
-    // n becomes the last sequence that begins before the share is full. All its heads have the same
-    // length.
+    // Finds the last sequence n such that the sequences before n hold fewer tokens than the share.
+    // All heads of sequence n have the same length.
     size_t n = batch;
     while (n > 0 && static_cast<size_t>(offsets[n]) * heads >= share) --n;
     const size_t before = static_cast<size_t>(offsets[n]) * heads;
@@ -35,8 +36,8 @@ struct HeadProblems {
   }
 };
 
-// Runs the body once for each problem. Each slot takes a run of problems and uses its own scratch,
-// slot_size floats.
+// Calls body(slot, n, h) once for each head h of each sequence n. Each slot handles a contiguous
+// range of problems. The argument `slot` points to the slot's scratch, slot_size floats.
 inline void DealHeads(const HeadProblems& problems, size_t slot_size, Scratch scratch,
                       ParallelFor parallel_for,
                       FunctionRef<void(float* slot, size_t n, size_t h)> body) {

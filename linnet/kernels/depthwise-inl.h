@@ -15,16 +15,18 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Number of positions whose sums are in registers at once. A weight is read once for all of them.
+// Number of output positions that are computed together: their sums stay in registers, and each
+// weight is read once for all of them.
 inline constexpr size_t kTaps = 8;
 
+// Length of sequence n without its padding.
 HWY_INLINE size_t Counted(const DepthwiseShape& shape, const int64_t* lengths, size_t n) {
   return lengths == nullptr ? shape.length : static_cast<size_t>(lengths[n]);
 }
 
 // to[t] = start + sum over j < width of weight[j] from[t + j - before], for first <= t < length and
 // one vector of channels (`used` lanes). Positions of `from` outside 0 .. length - 1 count as
-// zeros. Rows are `stride` floats apart. kReversed takes the weights in reverse order.
+// zeros. Rows are `stride` floats apart. With kReversed, the order of the weights is reversed.
 template <bool kReversed>
 HWY_INLINE void Convolve(const float* from, const float* weight, Vec start, size_t first,
                          size_t length, size_t width, size_t before, size_t stride, size_t used,
@@ -35,7 +37,7 @@ HWY_INLINE void Convolve(const float* from, const float* weight, Vec start, size
     Unrolled<kTaps>([&](auto i) HWY_ATTR { sums[i] = start; });
     for (size_t j = 0; j < width; ++j) {
       const Vec w = LoadN(weight + (kReversed ? width - 1 - j : j) * stride, used);
-      // Position t reads position t + j - before, which is valid if least <= t < most.
+      // to[t] needs from[t + j - before], which exists if least <= t < most.
       const size_t least = before > j ? before - j : 0;
       const size_t most = length + before > j ? length + before - j : 0;
       if (rows == kTaps && t0 >= least && t0 + kTaps <= most) {
@@ -92,8 +94,8 @@ void DepthwiseBackwardRange(const DepthwiseShape& shape, const DepthwiseBackward
       const size_t length = Counted(shape, args.lengths, n);
       const float* grad = args.grad_out + at;
       const float* x = args.x + at;
-      // x[t] contributes to out[t + before - j] with weight[j]: a convolution with reversed
-      // weights.
+      // x[t] contributes weight[j] x[t] to out[t + before - j], so grad_x is a convolution of
+      // grad_out with the weights in reverse order.
       Convolve<true>(grad, args.weight + c, hn::Zero(F32()), 0, length, shape.width,
                      shape.width - 1 - shape.before, stride, used, args.grad_x + at);
       ZeroRows(length, shape.length, stride, used, args.grad_x + at);
@@ -102,7 +104,7 @@ void DepthwiseBackwardRange(const DepthwiseShape& shape, const DepthwiseBackward
         const size_t least = shape.before > j ? shape.before - j : 0;
         const size_t most =
             std::min(length, length + shape.before > j ? length + shape.before - j : 0);
-        Vec even = hn::Zero(F32()), odd = even;  // two chains hide latency
+        Vec even = hn::Zero(F32()), odd = even;  // two sums hide the latency of additions
         for (size_t t = least; t < most; ++t) {
           const Vec gx = LoadN(grad + t * stride, used);
           const Vec xx = LoadN(x + (t + j - shape.before) * stride, used);

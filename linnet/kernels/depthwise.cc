@@ -14,7 +14,7 @@ HWY_EXPORT(DepthwiseBackwardRange);
 
 namespace {
 
-constexpr size_t kPiece = 16;  // channels: a cache line
+constexpr size_t kPiece = 16;  // channels; one cache line of floats
 
 // Calls body(begin, end) for ranges of channels that start at a multiple of kPiece.
 template <class Body>

@@ -1,11 +1,12 @@
 // Depthwise convolution along a sequence: mixes each channel of a position with the same channel of
-// its neighbors. It complements linear attention, which distinguishes neighbors poorly.
+// neighboring positions. It complements linear attention, which tells neighboring positions apart
+// poorly.
 //
 //   DepthwiseShape shape{.batch = 4, .length = 250, .channels = 192, .width = 15, .before = 7};
 //   DepthwiseForward(shape, {.x = x, .weight = w, .bias = b, .out = out}, SerialFor);
 //
-// out[n, t, c] = bias[c] + sum over j < width of weight[j, c] x[n, t + j - before, c]. x counts as
-// zero at positions below 0 and from lengths[n] on. out is 0 from lengths[n] on.
+// out[n, t, c] = bias[c] + sum over j < width of weight[j, c] x[n, t + j - before, c]. x[n, t]
+// counts as zero for t < 0 and t >= lengths[n], and out[n, t] is 0 for t >= lengths[n].
 #ifndef LINNET_KERNELS_DEPTHWISE_H_
 #define LINNET_KERNELS_DEPTHWISE_H_
 
@@ -19,30 +20,30 @@ namespace linnet::kernels {
 struct DepthwiseShape {
   size_t batch, length, channels;
   size_t width;      // positions in the window
-  size_t before;     // positions of the window before t; width - 1: causal
-  size_t first = 0;  // the forward does not write positions of out before this one
+  size_t before;     // positions of the window before t; width - 1 makes the convolution causal
+  size_t first = 0;  // the forward leaves positions of `out` before this one unchanged
 };
 
 // x, out and their gradients are dense [batch, length, channels]; weight is [width, channels], bias
-// [channels]. lengths is [batch], each at most length; null: every sequence has full length.
+// [channels]. lengths is [batch], each at most shape.length; null: all sequences have that length.
 struct DepthwiseForwardArgs {
   const float* x = nullptr;
   const float* weight = nullptr;
   const float* bias = nullptr;
-  float* out = nullptr;  // not x
+  float* out = nullptr;  // must not be x
   const int64_t* lengths = nullptr;
 };
 struct DepthwiseBackwardArgs {
   const float* x = nullptr;
   const float* weight = nullptr;
   const float* grad_out = nullptr;
-  float* grad_x = nullptr;       // not grad_out
+  float* grad_x = nullptr;       // must not be grad_out
   float* grad_weight = nullptr;  // overwritten, like all gradients
   float* grad_bias = nullptr;
   const int64_t* lengths = nullptr;
 };
 
-// Work is split by channels only, so results do not depend, bit for bit, on the number of threads.
+// The work is split by channels only, so any number of threads gives the same results, bit for bit.
 void DepthwiseForward(const DepthwiseShape& shape, const DepthwiseForwardArgs& args,
                       ParallelFor parallel_for);
 void DepthwiseBackward(const DepthwiseShape& shape, const DepthwiseBackwardArgs& args,

@@ -1,5 +1,5 @@
-// Reference for depthwise.h in plain double precision: out only (tests check the gradients against
-// finite differences of it).
+// Reference for DepthwiseForward() in plain double precision. Tests check the gradients of
+// DepthwiseBackward() against finite differences of this reference.
 #ifndef LINNET_KERNELS_DEPTHWISE_REF_H_
 #define LINNET_KERNELS_DEPTHWISE_REF_H_
 

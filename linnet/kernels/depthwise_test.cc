@@ -24,7 +24,7 @@ const std::vector<DepthwiseShape>& Shapes() {
   return shapes;
 }
 
-// One sequence of full length, then shorter, sometimes empty ones.
+// The first sequence has full length. The others are shorter, and some are empty.
 std::vector<int64_t> Lengths(const DepthwiseShape& shape) {
   std::vector<int64_t> lengths;
   for (size_t n = 0; n < shape.batch; ++n) {
@@ -89,10 +89,11 @@ TEST_P(DepthwiseTest, GradientsMatchDifferencesOfTheReference) {
       for (size_t i = 0; i < parts[part].size(); i += 1 + parts[part].size() / 60) {
         double& at = parts[part][i];
         const double before = at;
+        // The loss is linear in each input, so a difference over a large step is exact.
         at = before + 0.5;
         const double up = loss();
         at = before - 0.5;
-        const double down = loss();  // linear in each input, so a wide difference is exact
+        const double down = loss();
         at = before;
         ASSERT_NEAR((*grads[part])[i], up - down, 2e-5) << part << " " << i;
       }

@@ -15,7 +15,8 @@ void DropoutTo(uint64_t seed, float p, size_t first, size_t n, const float* x, f
   const auto low = hn::Set(du, static_cast<uint32_t>(seed));
   const auto high = hn::Set(du, static_cast<uint32_t>(seed >> 32));
   const auto a = hn::Set(du, 0x21f0aaadu), b = hn::Set(du, 0x735a2d97u);
-  // Compares the upper 24 bits of hashes as signed numbers: some targets lack unsigned comparison.
+  // Compares the upper 24 bits of each hash. As signed integers they are never negative, and some
+  // targets have only signed comparison.
   const hn::RebindToSigned<F32> di;
   const auto below = hn::Set(di, static_cast<int32_t>(p * 0x1p24f) - 1);
   const Vec scale = hn::Set(df, 1 / (1 - p));

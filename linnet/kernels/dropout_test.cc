@@ -30,8 +30,9 @@ TEST_P(DropoutTest, DependsOnSeedAndIndexOnly) {
   }
 }
 
-// The share of dropped elements and the share of neighbors that agree are within five standard
-// deviations of their expectation, over the indices of one seed and over the seeds at one index.
+// Draws many indices with one seed, then one index with many seeds. The fraction of draws that drop
+// the element, and the fraction of draws with the same outcome as the previous draw, are within
+// five standard deviations of their expected values.
 TEST(Dropout, FrequenciesMatchTheProbability) {
   const int count = 1 << 20;
   for (const float p : {0.1f, 0.25f, 0.5f}) {

@@ -32,7 +32,8 @@ double ExpSumBody(const float* x, size_t n, float largest, float scale, float* o
   const F32 d;
   const Vec top = hn::Set(d, largest), times = hn::Set(d, scale);
   const Vec least = hn::Set(d, std::numeric_limits<float>::lowest());
-  // A block is summed in fp32: a few hundred terms lose no relevant precision.
+  // Each block is summed in fp32, which is precise enough for so few terms; the blocks' sums are
+  // added in double precision.
   constexpr size_t kBlock = 256;
   double sum = 0;
   for (size_t begin = 0; begin < n; begin += kBlock) {

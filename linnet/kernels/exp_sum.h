@@ -10,13 +10,15 @@
 
 namespace linnet::kernels {
 
-// The largest of x [n], n > 0. If x contains NaNs, the result is unspecified.
+// Returns the largest element of x [n], n > 0. If x contains NaNs, the result is unspecified.
 float Largest(const float* x, size_t n);
 
-// Sum of out[i] = exp((x[i] - largest) scale) over x [n]. No x may exceed `largest`; scale > 0.
-// out[i] is exactly 0 for x[i] = -infinity. Otherwise, with a = |x[i] - largest| scale, its
-// relative error is at most 2e-6 + 2e-7 a for a <= 87; for larger a, out[i] stays at 1.6e-38. `out`
-// [n] may be nullptr.
+// Writes out[i] = exp((x[i] - largest) * scale) for each element of x [n] and returns the sum. With
+// out = nullptr, only returns the sum. Requires scale > 0 and x[i] <= largest for all i.
+//
+// If x[i] is -infinity, out[i] is exactly 0. Otherwise let a = (largest - x[i]) * scale. If
+// a <= 87, the relative error of out[i] is at most 2e-6 + 2e-7 a. If a > 87, out[i] is about
+// e^-87 = 1.6e-38.
 double ExpSum(const float* x, size_t n, float largest, float scale, float* out);
 
 }  // namespace linnet::kernels

@@ -29,8 +29,8 @@ std::string NameOf(int64_t target) {
   return target == HWY_AVX3 ? "AVX-512" : hwy::TargetName(target);
 }
 
-// Returns the targets that are compiled in and supported. Cancels a forced choice; call Apply()
-// afterwards to restore it.
+// Returns the targets that are compiled in and that the processor supports. Cancels the choice of
+// ForceIsa(); call Apply() afterwards to restore that choice.
 std::vector<int64_t> Targets() {
   hwy::SetSupportedTargetsForTest(0);
   std::vector<int64_t> targets;
@@ -58,7 +58,8 @@ bool HasVnniAndBf16() {
   return __get_cpuid_count(7, 1, &a, &b, &c, &d) != 0 && (a >> 5 & 1) != 0;
 }
 
-// Linux withholds the 8 kB of tile registers from processes that have not requested them.
+// Returns whether the processor has AMX and this process may use it. Linux withholds the 8 kB of
+// tile registers from a process until the process requests them.
 bool AskForAmx() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
@@ -131,8 +132,8 @@ std::string DotUnitName(DotUnit unit) {
 void ForceDotUnit(std::optional<DotUnit> unit) {
   const std::vector<DotUnit> units = AvailableDotUnits();
   if (unit && std::find(units.begin(), units.end(), *unit) == units.end()) {
-    throw InputError("LINNET_DOT: unit '", DotUnitName(*unit), "' is not available; the best is ",
-                     DotUnitName(units.front()));
+    throw InputError("LINNET_DOT: dot-product unit '", DotUnitName(*unit),
+                     "' is not available; the best available one is ", DotUnitName(units.front()));
   }
   forced_unit = unit;
   active_unit = -1;
@@ -150,7 +151,7 @@ void ApplyIsaEnvironment() {
   for (const DotUnit known : {DotUnit::kAmx, DotUnit::kVnni, DotUnit::kNone}) {
     if (upper(unit) == DotUnitName(known)) return ForceDotUnit(known);
   }
-  throw InputError("LINNET_DOT: unknown unit '", unit, "'; choose AMX, VNNI or NONE");
+  throw InputError("LINNET_DOT: unknown dot-product unit '", unit, "'; choose AMX, VNNI or NONE");
 }
 
 }  // namespace linnet::kernels

@@ -54,7 +54,7 @@ void LayerNormBody(const LayerNormShape& shape, const LayerNormInput& input,
 }
 
 // With std = sqrt(var + eps), n = (x - mean) / std and g = grad_y * weight:
-//   grad_x = (g - mean(g) - n mean(g n)) / std
+//   grad_x = (g - mean(g) - n * mean(g * n)) / std
 void LayerNormBackwardBody(const LayerNormShape& shape, const LayerNormBackwardArgs& args) {
   const F32 d;
   const float scale = 1.0f / static_cast<float>(shape.dim);

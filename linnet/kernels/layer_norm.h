@@ -1,5 +1,5 @@
-// Layer and RMS normalization, fused with the additions that precede it in a post-norm layer: the
-// sum of a product's partial results, and the residual.
+// Layer norm and RMS norm, fused with the additions that come before the norm in a post-norm layer:
+// adding the partial results of a matrix product, and adding the residual.
 //
 //   LayerNorm({.rows = n, .dim = 256, .eps = 1e-5f}, {.x = x, .x_stride = 256},
 //             {.weight = w, .bias = b}, y, 256);
@@ -15,17 +15,18 @@ struct LayerNormShape {
   float eps = 1e-5f;
 };
 
-// The input of the norm: t = factor (x_0 + ... + x_{parts-1}) + residual, added in this order.
+// The input of the norm. Each row is t = factor * (x_0 + ... + x_{parts-1}) + residual, where x_i
+// is part i of x. The terms are added in this order.
 struct LayerNormInput {
   const float* x = nullptr;  // [parts][rows, dim]
-  size_t x_stride = 0;       // floats from row to row
+  size_t x_stride = 0;       // floats from one row to the next
   size_t parts = 1;
-  size_t part_stride = 0;           // floats from part to part
-  const float* factors = nullptr;   // [rows]; null: 1
+  size_t part_stride = 0;           // floats from one part to the next
+  const float* factors = nullptr;   // [rows], one per row; null: 1
   const float* residual = nullptr;  // [rows, dim], or null for none
   size_t residual_stride = 0;
-  // Optional, [rows, dim]: t is also stored here, in rows residual_stride floats apart. May be the
-  // residual itself, but not y.
+  // [rows, dim], or null: a second output, which receives t. Its row stride is residual_stride. May
+  // be `residual`, but not y.
   float* sum = nullptr;
 };
 
@@ -34,14 +35,14 @@ struct LayerNormParameters {
   const float* bias = nullptr;    // [dim]; null: RMS norm
 };
 
-// y = (t - mean(t)) / sqrt(var(t) + eps) * weight + bias for each row; the variance is computed in
-// a second pass, around the mean. RMS norm: y = t / sqrt(mean(t^2) + eps) * weight. y [rows, dim]
-// may be x or residual. Any alignment.
+// Computes y = (t - mean(t)) / sqrt(var(t) + eps) * weight + bias for each row, or for RMS norm
+// y = t / sqrt(mean(t^2) + eps) * weight. The variance is the mean of (t - mean(t))^2, computed
+// after the mean. y [rows, dim] may be x or residual. Pointers may have any alignment.
 void LayerNorm(const LayerNormShape& shape, const LayerNormInput& input,
                const LayerNormParameters& parameters, float* y, size_t y_stride);
 
-// Backward through y = LayerNorm(x), with a bias, for dense rows x [rows, dim]. Recomputes mean and
-// variance.
+// The backward of y = LayerNorm(x) with a bias (not RMS norm), for dense rows x [rows, dim].
+// Recomputes mean and variance.
 struct LayerNormBackwardArgs {
   const float* x = nullptr;
   const float* weight = nullptr;  // [dim]

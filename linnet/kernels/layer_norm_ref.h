@@ -8,8 +8,8 @@
 
 namespace linnet::kernels {
 
-// LayerNorm() of one row t, the sum of the input's parts and residual (LayerNormInput). A null bias
-// means RMS norm.
+// Normalizes one row. Its input t already includes all parts and the residual (LayerNormInput). A
+// null bias means RMS norm.
 inline std::vector<double> LayerNormRef(std::vector<double> t, const float* weight,
                                         const float* bias, double eps) {
   const double n = static_cast<double>(t.size());

@@ -14,10 +14,10 @@ namespace {
 
 LINNET_SUITE_ON_EACH_ISA(LayerNormTest);
 
-// Compares one shape with the reference: as layer norm or, without `biased`, as RMS norm.
+// Compares LayerNorm() with the reference for one shape. Tests RMS norm unless `biased`.
 void ExpectReference(size_t dim, size_t parts, bool residual, bool biased) {
   const size_t rows = 3, stride = dim + 1, offset = dim % 3;
-  // With a mean far from zero, the variance must not lose precision.
+  // The mean of x is far from zero, to test that the variance does not lose precision then.
   const Floats x = Random(offset + parts * rows * stride, 1, 1, 30);
   const Floats from = Random(offset + rows * stride, 2);
   const Floats weight = Random(dim, 3), given = Random(dim, 4);
@@ -45,7 +45,7 @@ void ExpectReference(size_t dim, size_t parts, bool residual, bool biased) {
     }
     EXPECT_EQ(y[offset + r * stride + dim], 77.0f);
   }
-  // If the two values of a row (dim 2) are nearly equal, the norm amplifies their rounding.
+  // With dim 2, a row may have two nearly equal values. The norm then amplifies rounding errors.
   EXPECT_LT(worst, dim == 2 ? 1e-3 : 1e-4) << dim << " parts " << parts;
 }
 
@@ -97,7 +97,7 @@ TEST_P(LayerNormTest, GradientsMatchDifferencesOfTheReference) {
                                                              .grad_x = grad_x.data(),
                                                              .grad_weight = grad_weight.data(),
                                                              .grad_bias = grad_bias.data()});
-    // sum(y * grad_y) of row r, with `by` added to x[r, i].
+    // Returns sum(y * grad_y) over row r after adding `by` to x[r, i].
     const auto loss = [&](size_t r, size_t i, double by) {
       std::vector<double> t(x.begin() + ptrdiff_t(r * dim), x.begin() + ptrdiff_t((r + 1) * dim));
       t[i] += by;

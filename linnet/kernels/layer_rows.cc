@@ -16,10 +16,10 @@ namespace {
 constexpr size_t kBlockBytes = 1 << 20;
 constexpr size_t kMinBlock = 32, kMaxBlock = 1024;
 
-constexpr size_t kLine = 16;  // floats
+constexpr size_t kLine = 16;  // floats in a cache line
 constexpr size_t Padded(size_t n) { return (n + kLine - 1) / kLine * kLine; }
 
-// Floats that n values of type T occupy, rounded up to cache lines.
+// Number of floats that take as much memory as n values of type T, rounded up to cache lines.
 template <typename T>
 constexpr size_t FloatsOf(size_t n) {
   return Padded((n * sizeof(T) + sizeof(float) - 1) / sizeof(float));
@@ -42,7 +42,9 @@ class Arena {
 
 struct Block {
   size_t begin, rows;
-  bool first;  // whether this is its slot's first block, which overwrites the gradient sums
+  // Whether this is the first block of its slot. The first block overwrites the gradient sums, and
+  // later blocks add to them.
+  bool first;
 };
 
 // Runs body(slot, block) over all blocks: slots in parallel, each slot's blocks in order.
@@ -73,17 +75,18 @@ void SumSlots(const RowsPlan& plan, size_t count, const SlotGradients& gradients
   });
 }
 
-// Returns x in the type of the products' operands: x itself, or x rounded into `to`.
+// Returns x as an operand of a product: x itself for float, or x rounded into `to` for BFloat16.
 const float* Read(size_t, const float* x, float*) { return x; }
 const BFloat16* Read(size_t n, const float* x, BFloat16* to) {
   Narrow(n, x, to);
   return to;
 }
-// Floats that Read() needs at `to` for n values.
+// Number of floats of memory that Read() needs for `to` if x has n values.
 template <typename T>
 size_t ReadFloats(size_t n) {
   return sizeof(T) == sizeof(float) ? 0 : FloatsOf<T>(n);
 }
+// Takes the argument `to` of Read() from the arena.
 template <typename T>
 T* TakeRead(Arena& arena, size_t n) {
   return sizeof(T) == sizeof(float) ? nullptr : arena.Take<T>(n);
@@ -142,7 +145,7 @@ RowsPlan PlanRows(size_t rows, size_t widest, size_t threads) {
   RowsPlan plan;
   plan.rows = rows;
   plan.blocks = std::max<size_t>((rows + block - 1) / block, 1);
-  // Gives each thread equally many blocks, unless blocks would then have fewer than kMinBlock rows.
+  // Gives all threads the same number of blocks, unless that needs blocks of under kMinBlock rows.
   const size_t even = (plan.blocks + threads - 1) / threads * threads;
   if (rows / even >= kMinBlock) plan.blocks = even;
   plan.block = (rows + plan.blocks - 1) / plan.blocks;
