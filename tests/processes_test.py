@@ -123,6 +123,15 @@ class ProcessesTest(unittest.TestCase):
         said = self.train("copy", "--resume", "--processes", 2, "--out", broken)
         self.assertIn("nothing to do", said)
 
+    def test_resumes_bit_for_bit(self):
+        whole, broken = self.dir / "whole", self.dir / "broken"
+        flags = ["--dropout", 0.1, "--ema", 0.9, "--processes", 2]
+        self.train(*COPY, *flags, "--steps", 30, "--out", whole)
+        self.train(*COPY, *flags, "--steps", 14, "--out", broken)
+        self.train("copy", "--resume", "--steps", 30, "--processes", 2, "--out", broken)
+        for file in ("model.safetensors", "state.safetensors"):
+            self.assertEqual(tensors(whole / file), tensors(broken / file))
+
     def test_an_interrupt_writes_a_checkpoint(self):
         process = self.start(*COPY, "--steps", 1000000, "--processes", 2, "--out", self.dir / "run")
         wait_until((self.dir / "run" / "model.safetensors").exists)

@@ -128,9 +128,6 @@ class Run {
       saved_step_ = progress_.step;
     }
     done_ = progress_.step >= steps_ && folder_.ModelStep() == progress_.step;
-    if (!processes_.first()) {  // other random numbers in each process, for dropout
-      torch::manual_seed(Philox(config_.seed, processes_.rank(), progress_.step).Next());
-    }
     processes_.Wait();  // all have read the folder
     if (!processes_.first()) return;
     folder_.RemoveLeftovers();
@@ -337,6 +334,13 @@ class Run {
     return true;
   }
 
+  // Gives each process other random numbers. Only the first one's random state is in a checkpoint,
+  // so those of the others are a function of the step.
+  void SeedDropout() const {
+    const auto rank = static_cast<uint64_t>(processes_.rank());
+    torch::manual_seed(Philox(config_.seed, rank, static_cast<uint64_t>(progress_.step)).Next64());
+  }
+
   // Adds up the gradients. A parameter has a gradient in all processes or in none.
   void SumGradients() const {
     std::vector<torch::Tensor> gradients;
@@ -357,6 +361,7 @@ class Run {
   }
 
   StepLoss Update(double rate) {
+    if (!processes_.first()) SeedDropout();
     const StepLoss loss = BatchLoss(/*backward=*/true, "at", progress_.step + 1);
     SumGradients();
     try {
