@@ -139,6 +139,7 @@ class ProcessesTest(unittest.TestCase):
         said = process.communicate(timeout=120)[1]
         self.assertEqual(process.returncode, 130, said)
         self.assertEqual(said.count("continue with: linnet train copy --resume"), 1, said)
+        self.assertIn("--processes 2", said)
         step = json.loads((self.dir / "run" / "config.json").read_text())["steps"]
         self.assertEqual(step, 1000000)
         self.assertFalse([path for path in (self.dir / "run").iterdir() if ".tmp." in path.name])
@@ -172,6 +173,36 @@ class ProcessesTest(unittest.TestCase):
         self.train(*COPY, "--steps", 20, "--processes", 2, "--out", self.dir / "forks")
         self.assertEqual(tensors(self.dir / "run" / "model.safetensors"),
                          tensors(self.dir / "forks" / "model.safetensors"))
+
+    def test_different_settings_are_refused(self):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        env = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        both = [self.start(*COPY, "--steps", 20, *flags, "--out", self.dir / "run", RANK=str(rank), **env)
+                for rank, flags in ((0, []), (1, ["--lr", "2e-3"]))]
+        for process in both:
+            self.refused(process.communicate(timeout=120)[1], "different settings")
+            self.assertEqual(process.returncode, 2)
+
+    def test_a_child_of_another_program_is_ignored(self):
+        command = [BIN / "linnet-train", "train", *COPY, "--steps", 40, "--processes", 2, "--out", self.dir / "run"]
+        done = subprocess.run(["sh", "-c", "sleep 0.1 & exec \"$@\"", "sh", *map(str, command)], capture_output=True,
+                              text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("wrote ", done.stderr)
+
+    def test_temporary_files(self):
+        out = ["--steps", 5, "--processes", 2, "--out", self.dir / "run"]
+        process = self.start(*COPY, *out, TMPDIR=str(self.dir / "nowhere"))
+        self.refused(process.communicate(timeout=120)[1], "TMPDIR")
+        (self.dir / "tmp").mkdir()
+        for more in ([], ["--resume", "--processes", 2000]):
+            process = self.start(*(["copy"] if more else COPY), *out[:2], *out[-2:], *(more or out[2:4]),
+                                 TMPDIR=str(self.dir / "tmp"))
+            process.communicate(timeout=120)
+            self.assertEqual(process.returncode, 2 if more else 0)
+            self.assertEqual(list((self.dir / "tmp").iterdir()), [])
 
     def test_refuses(self):
         out = ["--steps", 2, "--out", self.dir / "run"]

@@ -1,6 +1,5 @@
 #include "linnet/program/forks.h"
 
-#include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,6 +7,7 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <system_error>
 
 #include "linnet/error.h"
@@ -18,6 +18,7 @@ namespace {
 
 constexpr int kMostForks = 1024;
 std::array<std::atomic<pid_t>, kMostForks> children;  // 0: ended, or never started
+std::atomic<int> passed_on{0};                        // the last signal that was passed on
 
 void Send(int signal) {
   for (const std::atomic<pid_t>& child : children) {
@@ -27,28 +28,37 @@ void Send(int signal) {
 
 void PassOnToAll(int signal) {
   const int before = errno;
+  passed_on = signal;
   Send(signal);
   errno = before;
 }
 
-void EndAll() {
-  Send(SIGKILL);
-  while (waitpid(-1, nullptr, 0) > 0 || errno == EINTR) {
+// Waits for a child to end. Returns its rank, or -1 if there is none left. This process may have
+// inherited other children, whose ends are ignored.
+int Reap(int& status) {
+  while (true) {
+    const pid_t ended = waitpid(-1, &status, 0);
+    if (ended < 0 && errno != EINTR) return -1;
+    bool left = false;
+    for (int rank = 0; rank < kMostForks; ++rank) {
+      std::atomic<pid_t>& child = children[static_cast<size_t>(rank)];
+      if (ended > 0 && child == ended) {
+        child = 0;
+        return rank;
+      }
+      left |= child > 0;
+    }
+    if (!left) return -1;
   }
 }
 
-// Waits for a child to end. Returns its rank, or -1 if there is none left.
-int Reap(int& status) {
-  pid_t ended;
-  while ((ended = waitpid(-1, &status, 0)) < 0 && errno == EINTR) {
-  }
-  for (int rank = 0; ended > 0 && rank < kMostForks; ++rank) {
-    std::atomic<pid_t>& child = children[static_cast<size_t>(rank)];
-    if (child != ended) continue;
+void EndAll() {
+  Send(SIGKILL);
+  for (std::atomic<pid_t>& child : children) {
+    while (child > 0 && waitpid(child, nullptr, 0) < 0 && errno == EINTR) {
+    }
     child = 0;
-    return rank;
   }
-  return -1;
 }
 
 }  // namespace
@@ -57,13 +67,14 @@ Forks Fork(int count) {
   if (count < 1 || count > kMostForks) {
     throw InputError(count, " processes; choose 1 to ", kMostForks);
   }
+  SignalsHeld held;  // so that PassOnToAll() misses no child
   HandleEndSignals(PassOnToAll);
+  std::signal(SIGCHLD, SIG_DFL);  // if it is ignored, exit codes are lost
   const pid_t parent = getpid();
   for (int rank = 0; rank < count; ++rank) {
-    SignalsHeld held;  // so that PassOnToAll() misses no child
     const pid_t child = fork();
     if (child == 0) {
-      HandleEndSignals(SIG_DFL);
+      StopAtSignals();
       held.Release();
       prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (getppid() != parent) _exit(127);
@@ -77,9 +88,15 @@ Forks Fork(int count) {
     }
     children[static_cast<size_t>(rank)] = child;
   }
+  held.Release();
   Forks forks;
   int status = 0;
   for (int rank; (rank = Reap(status)) >= 0;) {
+    if (WIFSIGNALED(status) && WTERMSIG(status) == passed_on) {  // asked to stop more than once
+      EndAll();
+      forks.exit_code = kStopped;
+      return forks;
+    }
     const bool exited = WIFEXITED(status);
     const int code = exited ? WEXITSTATUS(status) : -1;
     if (code == 0) continue;

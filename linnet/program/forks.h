@@ -19,9 +19,10 @@ inline constexpr int kStopped = 130;
 
 // Forks this process `count` times. Returns in every child at once, and in this process when all
 // children have ended. Passes SIGINT, SIGTERM and SIGHUP on to the children; children do not
-// outlive this process. If a child fails, that is, exits with another code than 0 or kStopped,
-// kills the others. Throws RuntimeError if a signal ended a child. Call it from the main thread,
-// before the process has other threads.
+// outlive this process. Children begin with StopAtSignals() (signals.h). If a child fails, that is,
+// exits with another code than 0 or kStopped, kills the others. Throws RuntimeError if a signal
+// ended a child, other than one that was passed on. Call it from the main thread, before the
+// process has other threads.
 Forks Fork(int count);
 
 }  // namespace linnet::cli

@@ -55,7 +55,7 @@ struct Processes::Group {
       : here(forks) {
     using Gloo = c10d::ProcessGroupGloo;
     const auto options = Gloo::Options::create();
-    options->timeout = kTimeout;
+    options->timeout = kAnswerTime;
     options->threads = 1;
     const std::string interface = Variable("GLOO_SOCKET_IFNAME");
     options->devices.push_back(loopback            ? Gloo::createDeviceForHostname("127.0.0.1")
@@ -69,6 +69,7 @@ struct Processes::Group {
 Processes::Processes() = default;
 Processes::~Processes() = default;
 Processes::Processes(Processes&&) noexcept = default;
+Processes& Processes::operator=(Processes&&) noexcept = default;
 Processes::Processes(int rank, int size, int local_size, std::unique_ptr<Group> group)
     : rank_(rank), size_(size), local_size_(local_size), group_(std::move(group)) {}
 
@@ -88,7 +89,7 @@ Processes Processes::FromEnvironment() {
   // With this variable, torchrun itself serves the store.
   options.isServer = rank == 0 && Variable("TORCHELASTIC_USE_AGENT_STORE") != "True";
   options.numWorkers = size;
-  options.timeout = kTimeout;
+  options.timeout = kJoinTime;
   try {
     const auto store = c10::make_intrusive<c10d::TCPStore>(address, options);
     const bool loopback = address == "127.0.0.1" || address == "localhost";
@@ -103,7 +104,7 @@ Processes Processes::OnThisMachine(int rank, int size, const std::string& file) 
   if (size == 1) return Processes();
   try {
     const auto store = c10::make_intrusive<c10d::FileStore>(file, size);
-    store->setTimeout(kTimeout);
+    store->setTimeout(kJoinTime);
     return {rank, size, size, std::make_unique<Group>(store, rank, size, true, true)};
   } catch (const std::exception& error) {
     throw RuntimeError("process ", rank, " of ", size, " cannot join the others (",
@@ -121,7 +122,7 @@ void Processes::Run(const std::vector<torch::Tensor>& tensors, const Collective&
   try {
     collective(*group_->gloo, flat)->wait();
   } catch (const std::exception& error) {
-    if (group_->here) std::this_thread::sleep_for(kParentsTime);
+    if (group_->here) std::this_thread::sleep_for(2 * kParentsTime);
     throw RuntimeError("process ", rank_, " of ", size_, " lost the others: one of them has ended ",
                        "or does not answer (", FirstLine(error), ")");
   }

@@ -6,7 +6,7 @@
 //   ...                                    // loss of this part, gradients
 //   processes.Sum(gradients);              // the same bits in every process
 //
-// A sum waits for all processes. If one of them has ended, or does not answer within kTimeout,
+// A sum waits for all processes. If one of them has ended, or does not answer within kAnswerTime,
 // RuntimeError is thrown.
 #ifndef LINNET_TRAIN_PROCESSES_H_
 #define LINNET_TRAIN_PROCESSES_H_
@@ -22,7 +22,10 @@ namespace linnet::train {
 
 class Processes {
  public:
-  static constexpr std::chrono::minutes kTimeout{30};
+  static constexpr std::chrono::minutes kJoinTime{30};
+  // Long, since the others wait while the first process validates. The end of a process is noticed
+  // at once, because its connections close.
+  static constexpr std::chrono::hours kAnswerTime{3};
   // The time that the parent of processes on one machine has to end them after one has failed. Only
   // after this time does another one report that it lost the first.
   static constexpr std::chrono::seconds kParentsTime{2};
@@ -31,6 +34,7 @@ class Processes {
   Processes();
   ~Processes();
   Processes(Processes&&) noexcept;
+  Processes& operator=(Processes&&) noexcept;
 
   // Joins the processes that torchrun or a job scheduler has started: RANK, WORLD_SIZE, MASTER_ADDR,
   // MASTER_PORT and, optionally, LOCAL_WORLD_SIZE. Without WORLD_SIZE, one process. Throws

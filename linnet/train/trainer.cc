@@ -100,7 +100,7 @@ class Run {
     torch::manual_seed(config_.seed);
     task_ = info.make(config_);
     device_ = DeviceNamed(config_.device, config_.precision);
-    CheckProcesses();
+    CheckProcesses(config_, processes_.size());
     const ModelSpec spec = task_->Spec();
     ValidateSpec(spec);
     model_ = nn::MakeNetwork(spec, {.dropout = config_.dropout,
@@ -128,7 +128,7 @@ class Run {
       saved_step_ = progress_.step;
     }
     done_ = progress_.step >= steps_ && folder_.ModelStep() == progress_.step;
-    processes_.Wait();  // all have read the folder
+    CompareProcesses(resume);  // from here on, all have read the folder
     if (!processes_.first()) return;
     folder_.RemoveLeftovers();
     // A resumed run keeps the old config.json until it has saved a checkpoint with the new
@@ -187,14 +187,32 @@ class Run {
     if (log_) log_->Write(record);
   }
 
-  void CheckProcesses() const {
-    if (processes_.size() == 1) return;
-    if (!device_.is_cpu()) {
-      throw InputError("--device cuda: training with several processes works only on CPUs");
+  // The settings that all processes must share: without the machine's own ones.
+  json SharedSettings() const {
+    json config = json::parse(ToJson(config_));
+    for (const char* local : {"out", "data", "dictionary", "validation", "threads"}) {
+      config.erase(local);
     }
-    if (config_.batch < processes_.size() * config_.accumulate) {
-      throw InputError("--batch ", config_.batch, " is too small for ", processes_.size(),
-                       " processes with --accumulate ", config_.accumulate);
+    return config;
+  }
+
+  // Waits for all processes, and throws if they would not make the same updates.
+  void CompareProcesses(bool resume) const {
+    if (processes_.size() == 1) return;
+    int64_t size = 0;
+    for (const torch::Tensor& p : parameters_) size += p.numel();
+    const size_t settings = std::hash<std::string>()(SharedSettings().dump());
+    const torch::Tensor mine =
+        torch::tensor({static_cast<int64_t>(settings), steps_, progress_.step, int64_t{resume},
+                       size, int64_t{done_}},
+                      torch::kInt64);
+    const torch::Tensor first = mine.clone();
+    processes_.Broadcast({first});
+    const torch::Tensor differing = torch::tensor({mine.equal(first) ? 0.0 : 1.0});
+    processes_.Sum({differing});
+    if (differing.item<float>() > 0) {
+      throw InputError("the processes have different settings, or different runs in ",
+                       folder_.path(), "; start all of them with the same command");
     }
   }
 
@@ -560,10 +578,7 @@ class Run {
     record["seconds"] = std::llround(progress_.seconds);
     record["date"] = date;
     record["linnet"] = LINNET_VERSION;
-    json config = json::parse(ToJson(config_));
-    for (const char* local : {"out", "data", "dictionary", "validation", "threads"}) {
-      config.erase(local);
-    }
+    json config = SharedSettings();
     // Keeps only the name of the initial model, not its folder.
     if (config_.init.empty()) {
       config.erase("init");
@@ -607,6 +622,18 @@ TrainResult Train(const TaskInfo& task, const TrainConfig& config, bool resume,
                   const TrainHooks& hooks) {
   Validate(config);
   return Run(task, config, resume, hooks).Train();
+}
+
+void CheckProcesses(const TrainConfig& config, int count) {
+  if (count == 1) return;
+  if (config.device != "cpu") {
+    throw InputError("--device ", config.device,
+                     ": training with several processes works only on CPUs");
+  }
+  if (config.batch / count < config.accumulate) {
+    throw InputError("--batch ", config.batch, " is too small for ", count,
+                     " processes with --accumulate ", config.accumulate);
+  }
 }
 
 std::string ReadRunConfig(const std::string& folder) {

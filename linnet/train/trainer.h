@@ -50,6 +50,9 @@ struct TrainResult {
 TrainResult Train(const TaskInfo& task, const TrainConfig& config, bool resume,
                   const TrainHooks& hooks);
 
+// Throws InputError if `count` processes cannot train together with these settings.
+void CheckProcesses(const TrainConfig& config, int count);
+
 // The config.json of a run's folder. Throws InputError if there is none.
 std::string ReadRunConfig(const std::string& folder);
 

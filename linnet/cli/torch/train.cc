@@ -124,7 +124,6 @@ TrainConfig Resolve(const TrainCommand& command) {
 // Trains as one of several processes, of which the first reports.
 int TrainTogether(const TrainCommand& command, const TrainConfig& config,
                   const train::Processes& processes) {
-  cli::StopAtSignals();
   std::signal(SIGPIPE, SIG_IGN);  // training continues if the reader of the progress exits
   ProgressLine progress(std::cerr, isatty(STDERR_FILENO) == 1);
   const train::TrainResult result = Train(*command.task, config, command.resume,
@@ -133,9 +132,10 @@ int TrainTogether(const TrainCommand& command, const TrainConfig& config,
                                            .processes = &processes});
   if (!processes.first()) return result.interrupted ? cli::kStopped : 0;
   if (result.interrupted) {
-    progress.Finish(StrCat("stopped at step ", result.step, " of ", result.steps,
-                           "; continue with: linnet train ", command.task->name, " --resume --out ",
-                           config.out));
+    progress.Finish(
+        StrCat("stopped at step ", result.step, " of ", result.steps,
+               "; continue with: linnet train ", command.task->name, " --resume --out ", config.out,
+               command.processes > 1 ? StrCat(" --processes ", command.processes) : ""));
     return cli::kStopped;
   }
   if (result.nothing_to_do) {
@@ -147,23 +147,39 @@ int TrainTogether(const TrainCommand& command, const TrainConfig& config,
   return 0;
 }
 
+// A new folder, which the process that made it removes in the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::error_code error;
+    path_ = (std::filesystem::temp_directory_path(error) / "linnet-processes.XXXXXX").string();
+    if (error || mkdtemp(path_.data()) == nullptr) {
+      throw RuntimeError(path_, ": cannot be created; is TMPDIR a folder with space?");
+    }
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    if (getpid() == owner_) std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  const pid_t owner_ = getpid();
+};
+
 // Trains in forks of this process, which find each other through a file.
 int TrainInForks(const TrainCommand& command, const TrainConfig& config) {
-  namespace fs = std::filesystem;
-  std::string folder = (fs::temp_directory_path() / "linnet-processes.XXXXXX").string();
-  if (mkdtemp(folder.data()) == nullptr) {
-    throw RuntimeError(folder, ": cannot be created; is there space in the temporary folder?");
-  }
+  const TemporaryFolder folder;
   const cli::Forks forks = cli::Fork(command.processes);
-  std::error_code ignored;
-  if (forks.parent()) {
-    fs::remove_all(folder, ignored);
-    return forks.exit_code;
-  }
+  if (forks.parent()) return forks.exit_code;
+  train::Processes processes;  // ends its connections only after the wait below
   try {
-    return TrainTogether(
-        command, config,
-        train::Processes::OnThisMachine(forks.rank, command.processes, folder + "/store"));
+    processes =
+        train::Processes::OnThisMachine(forks.rank, command.processes, folder.path() + "/store");
+    return TrainTogether(command, config, processes);
   } catch (...) {
     // Most errors occur in all processes; the parent ends the others once the first has reported.
     if (forks.rank > 0) std::this_thread::sleep_for(train::Processes::kParentsTime);
@@ -174,9 +190,11 @@ int TrainInForks(const TrainCommand& command, const TrainConfig& config) {
 int RunTraining(const TrainCommand& command) {
   const TrainConfig config = Resolve(command);
   if (command.processes == 1) {
+    cli::StopAtSignals();
     return TrainTogether(command, config, train::Processes::FromEnvironment());
   }
   Validate(config);  // reports errors once
+  CheckProcesses(config, command.processes);
   if (train::Processes::Launched()) {
     throw InputError("--processes: this process was started by torchrun or a job scheduler ",
                      "(WORLD_SIZE is set); let that start the other processes");
