@@ -19,7 +19,7 @@ std::string DotUnitName(DotUnit) { return "NONE"; }
 
 void ForceDotUnit(std::optional<DotUnit> unit) {
   if (!unit || *unit == DotUnit::kNone) return;
-  throw InputError("LINNET_DOT: no dot-product unit is available; choose NONE");
+  throw InputError("LINNET_DOT: only NONE exists here");
 }
 
 void ApplyIsaEnvironment() {}
