@@ -312,6 +312,7 @@ bool Connection::Parse() {
         in_ = {};  // frees the memory
         return false;
       }
+      if (in_ == "\r") return false;  // perhaps the first half of an empty line
       state_ = State::kHeader;
       scan_ = {};
       SetDeadline(options_.header_time);
