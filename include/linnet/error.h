@@ -12,8 +12,10 @@
 #ifndef LINNET_ERROR_H_
 #define LINNET_ERROR_H_
 
+#include <cstddef>
+#include <cstdio>
 #include <initializer_list>
-#include <sstream>
+#include <iosfwd>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -22,6 +24,10 @@
 #include "linnet/export.h"
 
 namespace linnet {
+
+// The names of enumerators (model/names.h).
+template <class Enum>
+struct EnumNames;
 
 namespace internal {
 
@@ -34,7 +40,7 @@ class Part {
   Part(const std::string& text) : text_(text) {}
   Part(std::string_view text) : text_(text) {}
   template <typename T>
-  Part(const T& value) : own_(Streamed(value)), text_(own_) {}
+  Part(const T& value) : own_(TextOf(value)), text_(own_) {}
   Part(const Part&) = delete;
   Part& operator=(const Part&) = delete;
 
@@ -42,15 +48,28 @@ class Part {
 
  private:
   template <typename T>
-  static std::string Streamed(const T& value) {
-    // std::to_string() would print a char as a number.
-    if constexpr (std::is_integral_v<T> && sizeof(T) > 1) {
+  static std::string TextOf(const T& value) {
+    if constexpr (requires { EnumNames<T>::kNames; }) {
+      return EnumNames<T>::kNames[static_cast<size_t>(value)];
+    } else if constexpr (std::is_floating_point_v<T>) {
+      char text[32];
+      std::snprintf(text, sizeof(text), "%g", static_cast<double>(value));
+      return text;
+    } else if constexpr (std::is_integral_v<T> && sizeof(T) == 1 && !std::is_same_v<T, bool>) {
+      return {static_cast<char>(value)};
+    } else if constexpr (std::is_integral_v<T>) {
       return std::to_string(value);
     } else {
-      std::ostringstream out;
-      out << value;
-      return out.str();
+      return Streamed<T, std::ostringstream>(value);
     }
+  }
+  // Including <sstream> here would make every program larger; types of other libraries that need
+  // it have included it.
+  template <typename T, typename Stream>
+  static std::string Streamed(const T& value) {
+    Stream out;
+    out << value;
+    return out.str();
   }
 
   std::string own_;
@@ -65,8 +84,9 @@ inline std::string Concatenate(std::initializer_list<Part> parts) {
 
 }  // namespace internal
 
-// Concatenates values of any streamable types as text: StrCat("layer ", 3, ": ", 0.5). As in
-// streams, int8_t and uint8_t are printed as characters; convert them to int.
+// Concatenates strings, numbers, enumerators and streamable values as text: StrCat("layer ", 3,
+// ": ", 0.5). Numbers look as in streams: a float has six digits, int8_t and uint8_t are
+// characters.
 template <typename... Parts>
 std::string StrCat(const Parts&... parts) {
   return internal::Concatenate({parts...});

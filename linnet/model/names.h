@@ -12,8 +12,8 @@
 #define LINNET_MODEL_NAMES_H_
 
 #include <cstddef>
+#include <iosfwd>
 #include <iterator>
-#include <ostream>
 #include <string>
 
 #include "linnet/error.h"

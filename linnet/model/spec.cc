@@ -7,7 +7,6 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 #include <string_view>
 #include <type_traits>
 
@@ -495,8 +494,14 @@ class Validator {
 }  // namespace
 
 std::vector<std::string> Words(const std::string& text) {
-  std::istringstream in(text);
-  return {std::istream_iterator<std::string>(in), std::istream_iterator<std::string>()};
+  constexpr const char* kBlanks = " \t\n\v\f\r";
+  std::vector<std::string> words;
+  for (size_t at = text.find_first_not_of(kBlanks); at != std::string::npos;) {
+    const size_t end = text.find_first_of(kBlanks, at);
+    words.push_back(text.substr(at, end - at));
+    at = text.find_first_not_of(kBlanks, end);
+  }
+  return words;
 }
 
 bool SameMixer(const MixerSpec& a, const MixerSpec& b) { return Object(a) == Object(b); }
