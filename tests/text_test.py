@@ -128,6 +128,20 @@ class TextTest(unittest.TestCase):
             self.assertEqual((stopped["text"], stopped["ended_by"]), (" sea", "stop"))
             self.assertEqual(run(*flags, "--seed", 3).stdout, run(*flags, "--seed", 3).stdout)
 
+    def test_drafts_leave_the_text_as_it_is(self):
+        flags = ["generate", self.models["byte"], "--prompt", "über the", "-n", 200, "--seed", 4, "--json"]
+        plain = json.loads(run(*flags).stdout)
+        self.assertNotIn("drafted", plain)
+        for draft in (self.models["byte"], "repeats"):
+            result = run(*flags, "--draft", draft, "--draft-tokens", 3)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            found = json.loads(result.stdout)
+            self.assertEqual(found["text"], plain["text"])
+            self.assertGreater(found["accepted"], 0)
+            self.assertLessEqual(found["accepted"], found["drafted"])
+        self.refused(run(*flags, "--draft", self.models["character"]), "vocabulary")
+        self.refused(run(*flags, "--draft", self.models["couplet"]), "couplet")
+
     def test_byte_pairs(self):
         tokenizer = pathlib.Path("tests/golden/tokenizer/byte_level.json")
         out = self.dir / "pairs"

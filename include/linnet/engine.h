@@ -62,8 +62,14 @@ class LINNET_API Engine {
   void Prefix(State& state, std::span<const int32_t> tokens, size_t length,
               std::span<float> outputs);
 
-  // The same for a subset of the state's sequences, given by distinct indices: `tokens` and
-  // `outputs` are in the order of `sequences`. The state's other sequences are unchanged.
+  // Prefix() with the bits of Step(): outputs and state are those of a call of Step() for each
+  // position. The weights are read once, so a few positions take little longer than one step. A
+  // model without recurrent state reads its tokens again, and its outputs are equal up to rounding.
+  void Steps(State& state, std::span<const int32_t> tokens, size_t length,
+             std::span<float> outputs);
+
+  // Step() and Prefix() for a subset of the state's sequences, given by distinct indices: `tokens`
+  // and `outputs` are in the order of `sequences`. The state's other sequences are unchanged.
   void Step(State& state, std::span<const size_t> sequences, std::span<const int32_t> tokens,
             std::span<float> outputs);
   void Prefix(State& state, std::span<const size_t> sequences, std::span<const int32_t> tokens,

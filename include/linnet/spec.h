@@ -188,6 +188,8 @@ struct TextSpec {
   TextUnit unit = TextUnit::kByte;
   std::string characters = {};  // concatenated in token order; of kCharacter only
   std::string tokenizer = {};   // JSON, see Vocabulary::OfTokenizer(); of kToken only
+
+  bool operator==(const TextSpec&) const = default;
 };
 
 // Position p of a speech model is a window of `stack` frames, the last of which is frame

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,21 @@
 
 namespace linnet {
 
+// Guesses the next tokens of texts (speculative decoding).
+class LINNET_API Drafter {
+ public:
+  virtual ~Drafter();
+  // Guesses up to `count` tokens that follow `text`. The model will choose each of them by the
+  // options with the next random number of `rng`. A drafter that draws in the same way guesses
+  // right more often.
+  virtual std::vector<int32_t> Guess(std::span<const int32_t> text, size_t count,
+                                     const ChoiceOptions& choice, Philox rng) = 0;
+};
+// Draws from a smaller model. The engine must outlive the drafter.
+LINNET_API std::unique_ptr<Drafter> MakeDrafter(Engine& engine);
+// Repeats what followed the last occurrence of the text's last tokens (prompt lookup).
+LINNET_API std::unique_ptr<Drafter> MakeRepeater();
+
 struct TextOptions {
   size_t tokens = 256;  // maximum number of tokens
   ChoiceOptions choice = {};
@@ -28,6 +44,10 @@ struct TextOptions {
   std::vector<std::string> stop = {};  // stop words: the text ends before the first that occurs
   // Called once, with the number of training positions, if TextWriter continues beyond them.
   std::function<void(size_t)> beyond_training = {};
+  // Speculative decoding: the drafter guesses tokens, and the model reads several in one pass. The
+  // text is the same, to the byte, as without a drafter. Null: none.
+  Drafter* drafter = nullptr;
+  size_t guesses = 4;  // maximum number of tokens guessed at a time
 };
 
 // Why a text ended: the maximum TextOptions::tokens is reached, a stop word was written, the model
@@ -46,9 +66,14 @@ class LINNET_API TextWriter {
   TextEnd Write(const std::string& prompt, const TextOptions& options,
                 const std::function<bool(std::string_view)>& reader);
 
+  // The number of tokens guessed in the last call of Write(), and how many of them were right.
+  size_t guessed() const { return guessed_; }
+  size_t accepted() const { return accepted_; }
+
  private:
   Engine& engine_;
   Vocabulary vocabulary_;
+  size_t guessed_ = 0, accepted_ = 0;
 };
 
 // The vocabulary of a model of text or couplets. Throws InputError if the model has none.

@@ -12,8 +12,10 @@
 namespace linnet::cli {
 namespace {
 
+constexpr const char* kRepeats = "repeats";  // a value of --draft
+
 struct GenerateArguments {
-  std::string model, prompt;
+  std::string model, prompt, draft;
   TextOptions how;
   std::optional<uint64_t> seed;
   bool json = false;
@@ -60,6 +62,19 @@ void Run(const GenerateArguments& options) {
   TextWriter writer(engine);
   const std::string prompt = PromptOf(options.prompt);
   TextOptions how = options.how;
+  std::optional<Engine> small;
+  std::unique_ptr<Drafter> drafter;
+  if (options.draft == kRepeats) {
+    drafter = MakeRepeater();
+  } else if (!options.draft.empty()) {
+    small.emplace(OpenModel(options.draft, kTextTask, "generate"), EngineOptions{options.threads});
+    if (*small->model().spec().text() != *engine.model().spec().text()) {
+      throw InputError(options.draft, ": cannot draft for ", options.model,
+                       ", which has another vocabulary");
+    }
+    drafter = MakeDrafter(*small);
+  }
+  how.drafter = drafter.get();
   how.seed = options.seed ? *options.seed : DrawnSeed();
   if (!options.json && !options.seed && how.choice.temperature > 0) {
     std::cerr << "linnet: seed " << how.seed << "\n";
@@ -79,7 +94,12 @@ void Run(const GenerateArguments& options) {
     return true;
   });
   if (options.json) {
-    PrintJson({{"prompt", prompt}, {"text", text}, {"ended_by", Name(end)}, {"seed", how.seed}});
+    nlohmann::ordered_json record = {
+        {"prompt", prompt}, {"text", text}, {"ended_by", Name(end)}, {"seed", how.seed}};
+    if (!options.draft.empty()) {
+      record["drafted"] = writer.guessed(), record["accepted"] = writer.accepted();
+    }
+    PrintJson(record);
   } else {
     std::cout << "\n";
   }
@@ -105,6 +125,12 @@ void AddGenerate(CLI::App& app) {
   verb->add_option("--stop", options->how.stop, "End the text before this string; may be repeated")
       ->type_name("TEXT")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  AddOption(verb, "--draft", options->draft, "MODEL",
+            StrCat("Speculative decoding, which writes the same text faster: a smaller model with "
+                   "the same vocabulary, whose guesses MODEL checks several at a time; '",
+                   kRepeats, "': the guesses are what followed the last tokens before"));
+  AddOption(verb, "--draft-tokens", options->how.guesses, "N",
+            "Maximum number of tokens that --draft guesses at a time", Between(1, 64));
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddDeviceOption(verb, options->device);

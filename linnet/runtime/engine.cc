@@ -23,6 +23,10 @@ namespace {
 // sequences, than as a team that splits each layer and waits at barriers.
 constexpr size_t kAloneRows = 8;
 
+// How mixers read several positions of a sequence: with the kernels for pieces, or each position as
+// a step, with the bits of steps.
+enum class Reading { kPieces, kSteps };
+
 }  // namespace
 
 class LINNET_HIDDEN Engine::Impl {
@@ -38,7 +42,7 @@ class LINNET_HIDDEN Engine::Impl {
   // As in Engine.
   StateData NewState(size_t batch) const;
   void Read(StateData& state, const size_t* chosen, size_t batch, std::span<const int32_t> tokens,
-            size_t length, std::span<float> outputs);
+            size_t length, std::span<float> outputs, Reading reading = Reading::kPieces);
   void Prefix(StateData& state, std::span<const size_t> sequences, std::span<const size_t> lengths,
               std::span<const int32_t> tokens, std::span<float> outputs);
   void Prefix(StateData& state, std::span<const float> frames, size_t length,
@@ -115,11 +119,12 @@ class LINNET_HIDDEN Engine::Impl {
   // Divide() then chooses between one thread and all threads by these times.
   void RunOn(const Division& division, FunctionRef<void(int)> walk);
   void ReadRows(StateData& state, const size_t* chosen, size_t batch, Source source, size_t length,
-                std::span<float> outputs);
+                std::span<float> outputs, Reading reading = Reading::kPieces);
   void ReadAgain(StateData& state, const size_t* chosen, size_t batch,
                  std::span<const int32_t> tokens, size_t length, std::span<float> outputs);
   void ReadPair(StateData& state, const size_t* chosen, size_t batch,
-                std::span<const int32_t> tokens, size_t length, std::span<float> outputs);
+                std::span<const int32_t> tokens, size_t length, std::span<float> outputs,
+                Reading reading);
   void ReadUnequal(StateData& state, std::span<const size_t> sequences,
                    std::span<const size_t> offsets, std::span<const int32_t> tokens,
                    std::span<float> outputs);
@@ -135,7 +140,8 @@ class LINNET_HIDDEN Engine::Impl {
   // Each sequence's position as the layers count it: in a decoder, from the separator on. With a
   // decoder, also fills scratch_.memory_lengths.
   const size_t* Positions(StateData& state);
-  void Passed(StateData& state, size_t place, Source source, size_t length) const;
+  void Passed(StateData& state, size_t place, Source source, size_t length,
+              Reading reading = Reading::kPieces) const;
 
   std::shared_ptr<const Model> model_;
   ThreadPool pool_;
@@ -341,7 +347,8 @@ void Engine::Impl::CheckFirstPart(StateData& state, size_t place,
 }
 
 // Updates a sequence's position, its number of waiting keys and its recent tokens after a call.
-void Engine::Impl::Passed(StateData& state, size_t place, Source source, size_t length) const {
+void Engine::Impl::Passed(StateData& state, size_t place, Source source, size_t length,
+                          Reading reading) const {
   const Model::Packed& model = model_->packed();
   const size_t reach = model.layout->source > 0 ? 0 : model.layout->reach;
   for (size_t t = length - std::min(length, reach); t < length; ++t) {
@@ -349,12 +356,13 @@ void Engine::Impl::Passed(StateData& state, size_t place, Source source, size_t 
   }
   state.positions[place] += length;
   uint8_t& waiting = state.waiting[place];
-  waiting =
-      length == 1 ? static_cast<uint8_t>((waiting + 1u) % model.layout->fold_keys) : uint8_t{0};
+  const bool stepped = length == 1 || reading == Reading::kSteps;
+  waiting = stepped ? static_cast<uint8_t>((waiting + length) % model.layout->fold_keys) : 0;
 }
 
 void Engine::Impl::Read(StateData& state, const size_t* chosen, size_t batch,
-                        std::span<const int32_t> tokens, size_t length, std::span<float> outputs) {
+                        std::span<const int32_t> tokens, size_t length, std::span<float> outputs,
+                        Reading reading) {
   if (batch == 0 || length == 0 || tokens.size() / length != batch || tokens.size() % length != 0) {
     throw InputError("cannot read ", tokens.size(), " tokens as ", batch, " sequences of ", length,
                      " each");
@@ -372,8 +380,8 @@ void Engine::Impl::Read(StateData& state, const size_t* chosen, size_t batch,
   }
   state.Reserve(furthest + length);
   if (layout.keeps_tokens) return ReadAgain(state, chosen, batch, tokens, length, outputs);
-  if (layout.source > 0) return ReadPair(state, chosen, batch, tokens, length, outputs);
-  ReadRows(state, chosen, batch, {.tokens = tokens.data()}, length, outputs);
+  if (layout.source > 0) return ReadPair(state, chosen, batch, tokens, length, outputs, reading);
+  ReadRows(state, chosen, batch, {.tokens = tokens.data()}, length, outputs, reading);
 }
 
 Engine::Impl::Division Engine::Impl::Divide(size_t batch, size_t length) {
@@ -403,7 +411,7 @@ void Engine::Impl::RunOn(const Division& division, FunctionRef<void(int)> walk) 
 // Continues from the state: reads tokens or frames with the decoder or, in a model without an
 // encoder, with the model's only stack.
 void Engine::Impl::ReadRows(StateData& state, const size_t* chosen, size_t batch, Source source,
-                            size_t length, std::span<float> outputs) {
+                            size_t length, std::span<float> outputs, Reading reading) {
   const Model::Packed& model = model_->packed();
   const size_t width = model.outputs;
   const bool every = outputs.size() == batch * length * width;
@@ -439,6 +447,7 @@ void Engine::Impl::ReadRows(StateData& state, const size_t* chosen, size_t batch
                     .frames = here.frames,
                     .input_stride = length,
                     .step = length == 1,
+                    .by_steps = length > 1 && reading == Reading::kSteps,
                     .states = state.data.data(),
                     .state_stride = state.per_sequence(),
                     .capacity = state.capacity,
@@ -460,7 +469,7 @@ void Engine::Impl::ReadRows(StateData& state, const size_t* chosen, size_t batch
   };
   RunOn(division, walk);
   for (size_t i = 0; i < batch; ++i) {
-    Passed(state, chosen ? chosen[i] : i, source.From(i * length), length);
+    Passed(state, chosen ? chosen[i] : i, source.From(i * length), length, reading);
   }
 }
 
@@ -514,11 +523,13 @@ void Engine::Impl::ReadAgain(StateData& state, const size_t* chosen, size_t batc
 // decodes from the separator on.
 void Engine::Impl::ReadPair(StateData& state, const size_t* chosen, size_t batch,
                             std::span<const int32_t> tokens, size_t length,
-                            std::span<float> outputs) {
+                            std::span<float> outputs, Reading reading) {
   const auto place = [&](size_t i) { return chosen ? chosen[i] : i; };
   bool decoding = true;
   for (size_t i = 0; i < batch; ++i) decoding = decoding && state.source_length(place(i)) >= 0;
-  if (decoding) return ReadRows(state, chosen, batch, {.tokens = tokens.data()}, length, outputs);
+  if (decoding) {
+    return ReadRows(state, chosen, batch, {.tokens = tokens.data()}, length, outputs, reading);
+  }
   const size_t width = output_size(), rows = outputs.size() == batch * length * width ? length : 1;
   std::fill(outputs.begin(), outputs.end(), 0.0f);
   for (size_t i = 0; i < batch; ++i) {
@@ -539,7 +550,8 @@ void Engine::Impl::ReadPair(StateData& state, const size_t* chosen, size_t batch
     ReadRows(state, &at, 1, {.tokens = own.data() + t}, length - t,
              outputs.empty()
                  ? outputs
-                 : outputs.subspan((i * rows + skipped) * width, (rows - skipped) * width));
+                 : outputs.subspan((i * rows + skipped) * width, (rows - skipped) * width),
+             reading);
   }
 }
 
@@ -706,6 +718,11 @@ void Engine::Prefix(State& state, std::span<const int32_t> tokens, size_t length
 void Engine::Prefix(State& state, std::span<const size_t> sequences,
                     std::span<const int32_t> tokens, size_t length, std::span<float> outputs) {
   impl_->Read(impl_->Of(state), sequences.data(), sequences.size(), tokens, length, outputs);
+}
+
+void Engine::Steps(State& state, std::span<const int32_t> tokens, size_t length,
+                   std::span<float> outputs) {
+  impl_->Read(impl_->Of(state), nullptr, state.batch(), tokens, length, outputs, Reading::kSteps);
 }
 
 void Engine::Prefix(State& state, std::span<const size_t> sequences,

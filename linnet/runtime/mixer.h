@@ -47,6 +47,7 @@ struct Block {
   const float* frames = nullptr;    // instead of tokens: spec.speech()->Inputs() floats a position
   size_t input_stride = 0;
   bool step = false;        // the call reads one position of each sequence
+  bool by_steps = false;    // mixers read the positions one by one, each as a step
   float* states = nullptr;  // StateData::data; null: no state is kept
   size_t state_stride = 0;
   size_t capacity = 0;                     // capacity of the states' caches, in positions

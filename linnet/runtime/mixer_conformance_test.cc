@@ -287,6 +287,41 @@ TEST_P(RnnConformance, PiecesAndStepsMatchTheReference) {
   }
 }
 
+// Also for several sequences, which have read pieces of equal length before.
+TEST_P(TokenConformance, StepsInOneCallHaveTheBitsOfSteps) {
+  Subject& of = subject();
+  if (!IsRnn(of.spec())) GTEST_SKIP() << "without recurrent state";
+  for (const Precision precision : kPrecisions) {
+    for (const int threads : {1, 2}) {
+      Engine engine(of.In(precision), {.threads = threads});
+      const size_t width = engine.output_size();
+      for (const size_t batch : {1, 3}) {
+        SCOPED_TRACE(StrCat(PrecisionName(precision), ", ", threads, " threads, batch ", batch));
+        State state = engine.NewState(batch), apart = engine.NewState(batch);
+        size_t read = 0;
+        for (const size_t count : {1, 5, 20, 2, 3}) {
+          Input piece;
+          for (size_t i = 0; i < batch; ++i) piece.Append(of.Sequence(i).Slice(read, count));
+          Floats got(batch * count * width), last(batch * width), want = got;
+          engine.Steps(state, piece.tokens, count, got);
+          for (size_t t = 0; t < count; ++t) {
+            Tokens one;
+            for (size_t i = 0; i < batch; ++i) one.push_back(piece.tokens[i * count + t]);
+            engine.Step(apart, one, last);
+            for (size_t i = 0; i < batch; ++i) {
+              std::copy_n(last.data() + i * width, width, want.data() + (i * count + t) * width);
+            }
+          }
+          EXPECT_EQ(got, want) << count << " steps from position " << read;
+          read += count;
+          EXPECT_EQ(state.position(batch - 1), read);
+        }
+        EXPECT_EQ(state.ToBytes(engine.model()), apart.ToBytes(engine.model()));
+      }
+    }
+  }
+}
+
 // A model without recurrent state reads all its tokens again. Each piece must give the outputs that
 // Whole() gives for the sequence up to the piece's end. A longer sequence may give other outputs at
 // these positions: if the model hashes, its chunks depend on the number of positions.

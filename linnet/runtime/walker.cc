@@ -350,13 +350,50 @@ class Walker {
     if (model_.carried > 0) Carry(part, group);
     MixerCall call = Call(group, group.in_width, state ? state + part.shift_floats : nullptr);
     call.squares = squares;
+    if (block_.by_steps) {
+      MixBySteps(part, call);
+    } else {
+      Mix(part, call);
+    }
+    const size_t values = (group.end - group.begin) * part.values;
+    From(model_.precision, rows_, values, d(), work_.heads, values, group.out, mode, sums, d());
+  }
+
+  static void Mix(const PackedPart& part, const MixerCall& call) {
     if (part.kind == PartKind::kCross) {
       part.mixer->Recall(call);
     } else {
       part.mixer->Run(call);
     }
-    const size_t values = (group.end - group.begin) * part.values;
-    From(model_.precision, rows_, values, d(), work_.heads, values, group.out, mode, sums, d());
+  }
+
+  // Calls the mixer for each position as Engine::Step() does, so the results have the same bits.
+  void MixBySteps(const PackedPart& part, const MixerCall& call) const {
+    for (size_t i = 0; i < block_.sequences; ++i) {
+      const size_t place = block_.Place(i);
+      for (size_t t = 0; t < block_.length; ++t) {
+        const size_t passed = block_.ahead + t, row = block_.Row(i) + t;
+        const size_t position = block_.positions[place] + passed;
+        const auto waiting =
+            static_cast<uint8_t>((block_.waiting[place] + passed) % model_.layout->fold_keys);
+        const Block step{.sequences = 1,
+                         .length = 1,
+                         .positions = &position,
+                         .step = true,
+                         .state_stride = block_.state_stride,
+                         .capacity = block_.capacity,
+                         .waiting = &waiting,
+                         .memory_lengths = block_.memory_lengths + place};
+        Mix(part, {.block = step,
+                   .heads = call.heads,
+                   .in = call.in + row * call.in_width,
+                   .in_width = call.in_width,
+                   .out = call.out + row * call.count() * part.values,
+                   .state = call.state + place * block_.state_stride,
+                   .scratch = call.scratch,
+                   .squares = call.squares != nullptr ? call.squares + row : nullptr});
+      }
+    }
   }
 
   void FeedForward(const PackedPart& part, const PackedGroup& group, LinearMode mode, float* sums,

@@ -6,6 +6,7 @@
 
 #include "linnet/base/utf8.h"
 #include "linnet/error.h"
+#include "linnet/tasks/text/speculation.h"
 
 namespace linnet {
 
@@ -77,6 +78,8 @@ Vocabulary VocabularyOf(const Model& model) {
   return Vocabulary(*spec.text());
 }
 
+Drafter::~Drafter() = default;
+
 TextWriter::TextWriter(Engine& engine)
     : engine_(engine), vocabulary_(VocabularyOf(engine.model())) {
   if (engine.model().spec().task != "text") {
@@ -143,17 +146,21 @@ TextEnd TextWriter::Write(const std::string& prompt, const TextOptions& options,
   const std::optional<size_t> most = engine_.model().most_positions();
   const auto trained = static_cast<size_t>(engine_.model().spec().input.max_length);
   State state = engine_.NewState(1);
-  std::vector<float> logits(engine_.output_size());
-  engine_.Prefix(state, read, read.size(), logits);
+  std::vector<float> prompted(engine_.output_size());
+  engine_.Prefix(state, read, read.size(), prompted);
+  Speculator speculator(engine_, std::move(state), read, options.drafter, options.guesses);
+  std::span<const float> logits = prompted;
   while (true) {
     std::string shown;
     const std::optional<int32_t> token = draft.Next(logits, shown);
-    const bool full = token && most && state.position() == *most;
+    guessed_ = speculator.guessed(), accepted_ = speculator.accepted();
+    const size_t position = speculator.position();
+    const bool full = token && most && position == *most;
     if (full) draft.Stop(shown);
     if (!shown.empty() && !reader(shown)) return TextEnd::kReader;
     if (!token || full) return draft.end();
-    if (state.position() == trained && options.beyond_training) options.beyond_training(trained);
-    engine_.Step(state, {&*token, 1}, logits);
+    if (position == trained && options.beyond_training) options.beyond_training(trained);
+    logits = speculator.Step(*token, draft.choice(), draft.rng());
   }
 }
 

@@ -50,6 +50,9 @@ class TextDraft {
   TextEnd end() const { return end_; }  // valid after Next() returned nullopt, and after Stop()
   size_t tokens() const { return tokens_; }
   int32_t last() const { return last_; }  // the token drawn last; valid if tokens() > 0
+  // The next token's choice: the options, and the random numbers that it will draw.
+  const ChoiceOptions& choice() const { return choice_; }
+  const Philox& rng() const { return rng_; }
 
  private:
   const Vocabulary* vocabulary_;

@@ -1,0 +1,106 @@
+// The drafters of speculative decoding.
+#include "linnet/text.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+
+namespace linnet {
+namespace {
+
+class ModelDrafter : public Drafter {
+ public:
+  explicit ModelDrafter(Engine& engine)
+      : engine_(engine),
+        vocabulary_(VocabularyOf(engine.model())),
+        state_(engine.NewState(1)),
+        logits_(engine.output_size()) {}
+
+  std::vector<int32_t> Guess(std::span<const int32_t> text, size_t count,
+                             const ChoiceOptions& choice, Philox rng) override {
+    const std::optional<size_t> most = engine_.model().most_positions();
+    if (most) count = std::min(count, *most - std::min(*most, text.size() - 1));
+    if (count == 0) return {};
+    GoBack(text);
+    Read(text.subspan(read_.size()));
+    std::vector<int32_t> guesses;
+    kept_.clear();
+    while (true) {
+      for (const int32_t token : vocabulary_.unwritten()) {
+        logits_[static_cast<size_t>(token)] = -INFINITY;
+      }
+      guesses.push_back(Choose(logits_, choice, rng));
+      if (guesses.size() == count || guesses.back() == vocabulary_.end()) return guesses;
+      kept_.push_back(state_.Clone());
+      Read({&guesses.back(), 1});
+    }
+  }
+
+ private:
+  // Makes the state one that has read a beginning of the text, without its last token.
+  void GoBack(std::span<const int32_t> text) {
+    const auto mine = std::mismatch(read_.begin(), read_.end(), text.begin(), text.end()).first;
+    const auto common = std::min(static_cast<size_t>(mine - read_.begin()), text.size() - 1);
+    if (common == read_.size()) return;
+    const size_t first = read_.size() - kept_.size();  // tokens that kept_[0] has read
+    if (common >= first) {
+      state_ = std::move(kept_[common - first]);
+      read_.resize(common);
+    } else {
+      state_.Reset();
+      read_.clear();
+    }
+  }
+  void Read(std::span<const int32_t> tokens) {
+    engine_.Prefix(state_, tokens, tokens.size(), logits_);
+    read_.insert(read_.end(), tokens.begin(), tokens.end());
+  }
+
+  Engine& engine_;
+  const Vocabulary vocabulary_;
+  State state_;
+  std::vector<int32_t> read_;  // by state_
+  std::vector<State> kept_;    // kept_[i] has read the last guesses up to the i-th
+  std::vector<float> logits_;
+};
+
+class Repeater : public Drafter {
+ public:
+  std::vector<int32_t> Guess(std::span<const int32_t> text, size_t count, const ChoiceOptions&,
+                             Philox) override {
+    for (; known_ < text.size(); ++known_) {  // what precedes the text's last tokens
+      if (known_ >= kTokens) ends_[Hash(text.first(known_))] = known_;
+    }
+    if (text.size() < kTokens) return {};
+    const auto found = ends_.find(Hash(text));
+    if (found == ends_.end()) return {};
+    const auto next = text.subspan(found->second);
+    return {next.begin(), next.begin() + static_cast<ptrdiff_t>(std::min(count, next.size()))};
+  }
+
+ private:
+  static constexpr size_t kTokens = 4;  // fewer occur again by chance, and are followed by others
+
+  static uint64_t Hash(std::span<const int32_t> text) {
+    uint64_t hash = 0;
+    for (const int32_t token : text.last(kTokens)) {
+      hash = (hash ^ static_cast<uint32_t>(token)) * 0x9e3779b97f4a7c15;
+      hash ^= hash >> 32;
+    }
+    return hash;
+  }
+
+  std::unordered_map<uint64_t, size_t> ends_;  // of the last occurrences of kTokens tokens
+  size_t known_ = 0;                           // the ends below it are in ends_
+};
+
+}  // namespace
+
+std::unique_ptr<Drafter> MakeDrafter(Engine& engine) {
+  return std::make_unique<ModelDrafter>(engine);
+}
+std::unique_ptr<Drafter> MakeRepeater() { return std::make_unique<Repeater>(); }
+
+}  // namespace linnet
