@@ -1,10 +1,10 @@
 // The Highway body of linear.h, compiled once for each instruction set.
 //
-// A tile of rows x panels accumulators stays in registers over all inputs. With many rows, two
-// panels (32 kB at 256 inputs) stay in the first-level cache while the rows pass over them. With
-// one row, eight panels (four with AVX2) are read side by side to hide the latency of the
-// multiply-add. With up to kMaxPrefetchRows rows, weights are prefetched in each panel and, at the
-// end of a tile, from the next tile.
+// A tile is a few rows of x by a few panels of outputs. Its sums stay in registers over all inputs.
+// With many rows, two panels (32 kB at 256 inputs) stay in the first-level cache while all rows are
+// multiplied by them. With one row, eight panels (four with AVX2) are read side by side to hide the
+// latency of the multiply-add. With up to kMaxPrefetchRows rows, weights are prefetched: further
+// ahead in each panel and, near the end of a tile, from the panels of the next tile.
 #if defined(LINNET_KERNELS_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_LINEAR_INL_H_
 #undef LINNET_KERNELS_LINEAR_INL_H_
@@ -34,8 +34,8 @@ struct LinearArgs {
   size_t y_stride;
 };
 
-// kPanelVectors: vectors per panel. kMaxRows: maximum rows of a tile, such that 24 of 32 registers
-// accumulate with AVX-512, 12 of 16 with AVX2 and in a browser.
+// kPanelVectors: vectors per panel. kMaxRows: maximum rows of a tile, chosen so that its sums take
+// 24 of 32 registers with AVX-512, and 12 of 16 with AVX2 and in a browser.
 inline constexpr size_t kPanelVectors = kPanel / hn::MaxLanes(F32());
 inline constexpr size_t kMaxRows = HWY_TARGET == HWY_AVX3     ? 12
                                    : HWY_TARGET == HWY_SCALAR ? 1
@@ -51,8 +51,9 @@ constexpr size_t TilePanels(size_t rows) {
   return HWY_TARGET == HWY_AVX3 ? panels : panels / 2;
 }
 
-// With few rows, loading weights is the bottleneck. kPrefetchLines: cache lines to prefetch ahead,
-// over all panels of a tile. kMaxPrefetchRows: maximum rows for which prefetching pays.
+// With few rows, loading weights is the bottleneck. kPrefetchLines: how many cache lines ahead to
+// prefetch, in total over the panels of a tile. kMaxPrefetchRows: prefetching pays up to this many
+// rows.
 inline constexpr size_t kPrefetchLines = 64;
 inline constexpr size_t kMaxPrefetchRows = 3;
 
@@ -93,7 +94,8 @@ HWY_INLINE void LinearTile(const LinearArgs& args) {
     }
   };
   if constexpr (kRows <= kMaxPrefetchRows) {
-    // The last steps prefetch the next tile, whose panels lie kPanels panels further on.
+    // The last steps prefetch from the next tile: each of its panels starts kPanels panels after
+    // the corresponding panel of this tile.
     const size_t lead = std::min(args.in, kPrefetchLines / kPanels);
     walk(args.in - lead, lead * kPanel);
     walk(lead, lead * kPanel + (kPanels - 1) * panel_stride + kPanel);

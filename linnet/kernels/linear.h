@@ -1,5 +1,6 @@
-// Matrix products with weights packed once: y = x W^T + b, for one row (a step of one sequence,
-// limited by reading W) to thousands of rows (a prefix, limited by arithmetic).
+// Matrix products y = x W^T + b with weights that are packed once. x has one row (a step of one
+// sequence, where reading W limits the speed) to thousands of rows (a prefix, where arithmetic
+// limits the speed).
 //
 //   std::vector<float> packed(PackedLinearSize(in, out));
 //   PackLinear(in, out, weight, /*weight_stride=*/in, bias, packed.data());
@@ -7,8 +8,8 @@
 //
 // Each y[r, o] is one chain of fused multiply-adds that starts from b[o] and takes the inputs in
 // ascending order, however many rows there are and however the outputs are split. So a row's result
-// never depends on the other rows. (The plain-code target has no fused multiply-add and rounds each
-// product; there, too, a row's result does not depend on the others.)
+// never depends on the other rows. This also holds for the plain-code target (SCALAR), which has no
+// fused multiply-add and rounds each product.
 //
 // Packed form: panels of kPanel outputs, zero-padded. A panel holds its kPanel biases, then kPanel
 // weights for each input. Hence, for each multiple m of kPanel, outputs [m, out) form a packed

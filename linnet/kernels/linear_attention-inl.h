@@ -1,6 +1,7 @@
 // The Highway body of linear_attention.h, compiled once for each instruction set. It runs the two
-// halves of the sweep of sweep-inl.h one after the other: Accumulate() adds the keys to the sums,
-// then ReadOut() reads the sums for the queries. In the backward, the queries come first.
+// halves of the sweep of sweep-inl.h one after the other. In the forward, Accumulate() first adds
+// the keys to the sums, then ReadOut() reads the sums for the queries. In the backward, the first
+// pass is over the queries and the second over the keys.
 
 // Shared by all targets.
 #ifndef LINNET_KERNELS_LINEAR_ATTENTION_SHARE_
@@ -10,15 +11,16 @@
 
 namespace linnet::kernels {
 
-// The positions from .. to - 1 of one head, and sums. The first pass (over the keys in the forward,
-// over the queries in the backward) writes the sums over these positions to `sums`. The second pass
-// reads from `sums` the sums over all positions of the first pass, and computes the results at
-// positions from .. to - 1. In the forward, the sums are s in strips, then z; in the backward,
-// phi(q) g^T in strips, then c phi(q), with g and c as in linear_attention.h.
+// Part of one head's positions, from .. to - 1, and memory for sums. The first pass (over the keys
+// in the forward, over the queries in the backward) writes the sums over the part's positions to
+// `sums`. The caller then adds up the sums of all parts. The second pass reads these totals from
+// `sums` and computes the results at the part's positions. In the forward, the sums are s, stored
+// in strips (see sweep-inl.h), then z. In the backward, they are the sum of phi(q) g^T, stored in
+// strips, then the sum of c phi(q), with g and c as in linear_attention.h.
 struct Share {
   size_t from, to;
   float* sums;
-  bool first;  // the head's first range
+  bool first;  // whether this is the head's first part
 };
 
 }  // namespace linnet::kernels
@@ -42,8 +44,8 @@ struct Share {
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Tokens per block. Larger than in the causal kernel, because half a sweep uses one state and fewer
-// rows.
+// Tokens per block. Blocks are larger than in the causal kernel, because each half of the sweep
+// uses only one state and fewer rows.
 inline constexpr size_t kLinearBlock = 64;
 
 // den_t = q_t . z.
@@ -58,7 +60,7 @@ HWY_NOINLINE void Dots(size_t tokens, size_t dp, Rows<const float> q, const floa
   });
 }
 
-// to_t = factor_t z (without factors: z). Any alignment of z.
+// to_t = factor_t z, or z if `factors` is null. z may have any alignment.
 HWY_NOINLINE void FillRows(size_t tokens, size_t dp, const float* z, const float* factors,
                            float* HWY_RESTRICT to) {
   const F32 d;
@@ -154,9 +156,9 @@ HWY_INLINE void QueriesForward(const LinearAttentionShape& shape,
   }
 }
 
-// Returns the rows in which a gradient is accumulated: its own rows `to`, if they can be used in
-// place and no first term has to be added (`begin_there`); otherwise `sums`, which may hold a first
-// term.
+// Returns the rows in which a gradient is accumulated. These are the gradient's own rows, `to`, if
+// they can be used in place and there is no first term to add to (`begin_there`). Otherwise they
+// are `sums`, which may hold a first term.
 template <typename T>
 HWY_INLINE Rows<float> Summed(const HeadRows<T>& rows, bool begin_there, Rows<float> to,
                               float* sums, size_t padded) {

@@ -37,8 +37,9 @@ size_t SlotSize(const LinearAttentionShape& shape) {
   return 2 * kMaxBlock * (dp + mp) + 2 * dp * mp + dp + 16;
 }
 
-// Number of parts into which sequences are split: more than one only if there are too few heads to
-// occupy the threads. It depends on the shape alone, because splitting changes the order of sums.
+// Number of parts into which sequences are split. Sequences are split only if there are so few
+// heads (one or two) that threads would be idle. The number depends on the shape alone, not on the
+// threads, because splitting changes the order of the sums.
 size_t Parts(const LinearAttentionShape& shape) {
   if (shape.batch * shape.heads > 2) return 1;
   return std::clamp<size_t>(std::max(shape.queries, shape.keys) / 256, 1, 8);

@@ -1,5 +1,5 @@
-// Non-causal linear attention: every query attends to every key (the paper's equations 4-6).
-// Forward and backward, in memory that does not grow with L x D x M.
+// Non-causal linear attention, forward and backward: every query attends to every key (equations
+// 4-6 of Katharopoulos et al. 2020). Memory does not grow with L x D x M.
 //
 //   LinearAttentionShape shape{.batch = 2, .queries = 90, .keys = 120, .heads = 8, .dim = 32,
 //                              .value_dim = 32};
@@ -11,11 +11,14 @@
 // With phi the feature map, per batch element and head:
 //
 //   s = sum_j phi(k_j) v_j^T    [F, M]        z = sum_j phi(k_j)    [F]
-//   out_i = phi(q_i) s / (phi(q_i) . z + eps)     (eq. 5; without `normalize`, only phi(q_i) s;
-//                                                  0 if the denominator's magnitude is below
-//                                                  FLT_MIN)
+//   out_i = phi(q_i) s / (phi(q_i) . z + eps)     (eq. 5)
 //
-// F = D for the feature maps here; with kIdentity the caller may pass features of another size.
+// out_i = 0 if the denominator's magnitude is below FLT_MIN. Without `normalize`, there is no
+// denominator: out_i = phi(q_i) s.
+//
+// F = D, because the feature maps here keep the size. For another feature map, the caller computes
+// phi(q) and phi(k), sets D = F and passes kIdentity.
+//
 // Tensors are fp32 or bf16, all sums fp32. Results do not depend, bit for bit, on the number of
 // slots or threads, nor on the other sequences of a batch. Exception: if batch x heads is 1 or 2,
 // sequences of 512 or more positions are divided into parts, so their sums are added in another

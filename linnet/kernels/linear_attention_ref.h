@@ -1,5 +1,5 @@
-// Reference for linear_attention.h in plain double precision, for one head: the paper's sums
-// written out.
+// Reference for linear_attention.h in plain double precision, for one head. It computes phi(q_i) .
+// phi(k_j) for each pair of positions, without the sums s and z.
 //
 //   LinearAttentionRef head(options, L, S, D, M, q, k, v, valid);   // in double, dense
 //   head.out, head.GradientsOf(grad_out).q

@@ -193,8 +193,8 @@ TEST_P(LinearAttention, ResultsDoNotDependOnThreads) {
   }
 }
 
-// The bf16 kernel computes in fp32: its results are those of the fp32 kernel for the same numbers,
-// rounded once.
+// The bf16 kernel computes in fp32: its results equal those of the fp32 kernel for the same inputs,
+// rounded once to bf16.
 TEST_P(LinearAttention, Bf16IsFp32RoundedAtTheEnds) {
   const LinearAttentionShape shape{2, 70, 33, 2, 20, 7};
   const auto narrow = [](const Floats& x) {

@@ -141,8 +141,8 @@ struct HeadState {
   }
 };
 
-// The rounding error of now = old + add, by Knuth's two-sum. Exact for sums in fp32, whose error is
-// itself a float.
+// The rounding error of now = old + add, by Knuth's two-sum. If `now` is rounded to fp32, the
+// result is exact, because the error of an fp32 sum is itself a float.
 HWY_INLINE Vec Lost(Vec old, Vec add, Vec now) {
   const Vec shown = hn::Sub(now, old);  // the part of `add` that `now` contains
   return hn::Add(hn::Sub(old, hn::Sub(now, shown)), hn::Sub(add, shown));
@@ -155,7 +155,8 @@ HWY_INLINE void AddTo(T* sum, Rest* rest, size_t u, Pair x) {
   StorePair({Lost(old.low, add.low, now.low), Lost(old.high, add.high, now.high)}, rest, u);
 }
 
-// Calls body(c, u) for each pair of vectors of rows of `padded` columns.
+// Calls body(c, u) for each pair of vectors in a row of `padded` columns: c is the first column of
+// a block, u the pair's offset within the block.
 template <class Body>
 HWY_INLINE void ForPairs(size_t padded, const Body& body) {
   for (size_t c = 0; c < padded; c += kColumns) {
@@ -242,8 +243,8 @@ HWY_INLINE void AskFor(const void* at, size_t bytes, ptrdiff_t next) {
   }
 }
 
-// Byte offsets from a head's state and rows to those of the next head, which are prefetched line by
-// line while this head is read.
+// Byte offsets from a head's s and rows to the next head's s and rows. While a head is read, those
+// of the next head are prefetched line by line.
 struct Next {
   ptrdiff_t s, rows;
 };

@@ -1,6 +1,6 @@
-// Causal linear attention, one position of each sequence at a time: the paper's recurrent form
-// (equations 16-20). It moves few bytes per position, and its sums stay accurate over millions of
-// positions.
+// Causal linear attention, one position of each sequence at a time: the recurrent form of
+// Katharopoulos et al. 2020 (equations 16-20). A position reads and writes few bytes, and the sums
+// stay accurate over millions of positions.
 //
 //   LinearStepShape shape{.heads = 8, .dim = 32, .value_dim = 32, .narrow = false};
 //   AlignedBuffer<float> hot(shape.HotFloats()), cold(shape.ColdFloats());
@@ -15,19 +15,22 @@
 //
 //   s_p = s_{p-1} + phi(k_p) v_p^T                 [F, M]  (eq. 18)
 //   z_p = z_{p-1} + phi(k_p)                       [F]     (eq. 19)
-//   out_p = phi(q_p) s_p / (phi(q_p) . z_p + eps)  [M]     (eq. 20; without `normalize`, only
-//                                                          phi(q_p) s_p; 0 if the denominator's
-//                                                          magnitude is below FLT_MIN)
+//   out_p = phi(q_p) s_p / (phi(q_p) . z_p + eps)  [M]     (eq. 20)
 //
-// s and z are not updated at every position. The phi(k) and v of the latest positions, at most
-// RecentKeys(), wait in rows beside the sums and are read directly:
+// out_p = 0 if the denominator's magnitude is below FLT_MIN. Without `normalize`, there is no
+// denominator: out_p = phi(q_p) s_p.
+//
+// s and z are not updated at every position. The phi(k) and v of the latest positions wait in rows
+// beside the sums, which do not include them yet; at most RecentKeys() of them wait at a time. The
+// output reads them directly. With den_p the denominator above:
 //
 //   den_p out_p = phi(q_p) s + sum_i (phi(q_p) . phi(k_i)) v_i,   i over the waiting positions
 //
-// Once RecentKeys() keys are waiting, they are summed and folded into s and z. So most positions
-// read the state but write only one key and one value. Each sum has two parts: a leading part,
-// read at each position, and the rounding remainder. Together they have a precision of 32 bits or
-// more: a term ten million times smaller than the sum still counts.
+// Once RecentKeys() keys are waiting, they and their values are folded (added) into s and z. So
+// most positions read the state but write only one key and one value. Each sum is stored in two
+// parts: the rounded sum (the leading part), which is read at each position, and its rounding error
+// (the remainder). Together they have a precision of 32 bits or more: a term ten million times
+// smaller than the sum still counts.
 //
 // Narrow states hold the leading part of s and the waiting rows in bf16, and the remainder of s in
 // fp32: a position reads half as many bytes of s, and the sums have the same precision.
@@ -57,18 +60,18 @@ struct LinearStepShape {
     return static_cast<uint8_t>((recent + 1u) % RecentKeys());
   }
 
-  // M and F are padded to a multiple of this. In bf16, columns c and c + 16 of a block of kPad
-  // columns are adjacent in memory.
+  // M and F are padded to a multiple of this. In bf16, columns c and c + 16 (c < 16) of a block of
+  // kPad columns are adjacent in memory.
   static constexpr size_t kPad = 32;
   static size_t Padded(size_t n) { return (n + kPad - 1) / kPad * kPad; }
 
-  // Sizes of a sequence's state, in floats, multiples of 16. Steps read `hot` at each position, and
-  // `cold` only when they fold:
-  //   hot:  s [H, F, M'], z and the sum of the waiting keys [H, 2, F'],
-  //         rows [RecentKeys(), H, F' + M'] of phi(k) and v
+  // Sizes of a sequence's state, in floats; both are multiples of 16. Steps read `hot` at each
+  // position, and `cold` only when they fold:
+  //   hot:  leading part of s [H, F, M'], leading part of z and sum of the waiting keys [H, 2, F'],
+  //         rows [RecentKeys(), H, F' + M'] of the waiting phi(k) and v
   //   cold: the remainders of z [H, F'] and s [H, F, M']
-  // with M' and F' padded. All zeros is the empty state. If narrow, s and the rows are bf16;
-  // otherwise the remainder of s is bf16.
+  // M' and F' are the padded sizes. The empty state is all zeros. If narrow, the leading part of s
+  // and the rows are bf16; otherwise the remainder of s is bf16. The rest is fp32.
   size_t HotFloats() const {
     return HotRows() + RecentKeys() * heads * (Padded(dim) + Padded(value_dim)) / (narrow ? 2 : 1);
   }
@@ -96,7 +99,8 @@ struct LinearStepArgs {
   HeadRange heads;
   Strided<const float> q, k, v;
   Strided<float> out;
-  // State of sequence 0, aligned to 64 bytes; state_stride is in floats, a multiple of 16.
+  // State of sequence 0, aligned to 64 bytes. The state of sequence n starts n * state_stride
+  // floats further on; state_stride is a multiple of 16.
   float* hot = nullptr;
   float* cold = nullptr;
   ptrdiff_t state_stride = 0;
@@ -104,8 +108,8 @@ struct LinearStepArgs {
   // Optional, [N]: the sequences to step; default 0, 1, 2, ...
   const size_t* sequences = nullptr;
   float* scratch = nullptr;  // ScratchFloats(), aligned to 64 bytes
-  // If > 0, the denominator is max(phi(q_p) . z_p, floor |z_p|), for feature maps whose products
-  // may be negative.
+  // If > 0, the denominator is max(phi(q_p) . z_p, floor |z_p|). This is for feature maps for which
+  // phi(q) . phi(k) may be negative.
   float floor = 0;
 };
 
@@ -125,7 +129,8 @@ void LinearSums(const LinearStepShape& shape, HeadRange heads, const float* hot,
                 float* s, float* z);
 
 // Adds the keys and values of `length` positions to the sums of one sequence, which must have no
-// waiting keys. k [length, heads, F] and v [length, heads, M] use their strides `time` and `head`.
+// waiting keys. k is [length, heads, F] and v [length, heads, M]; their strides `batch` are not
+// used.
 void LinearExtend(const LinearStepShape& shape, HeadRange heads, FeatureMap feature_map,
                   size_t length, Strided<const float> k, Strided<const float> v, float* hot,
                   float* cold);

@@ -34,8 +34,8 @@ struct States {
 
   HeadRange heads() const { return {0, shape.heads}; }
 
-  // q, k, v and out [sequences, heads, F or M], dense. Steps all heads in one call, or (`apart`)
-  // one head per call.
+  // q, k, v and out are [sequences, heads, F or M], dense. Steps all heads in one call or, if
+  // `apart`, one head per call.
   void Step(const CausalLinearOptions& options, const Floats& q, const Floats& k, const Floats& v,
             Floats& out, const std::vector<size_t>& sequences, bool apart = false) {
     const size_t h = shape.heads, f = shape.dim, m = shape.value_dim;
@@ -146,7 +146,8 @@ TEST_P(LinearSteps, MatchTheReferenceOverRaggedShapes) {
           }
           for (size_t i = 1; i <= 16; ++i) EXPECT_EQ(states.hot(n + 1)[-ptrdiff_t(i)], 77.0f);
         }
-        // A key within a rounding error of the midpoint of two bf16 numbers may round either way.
+        // A key very near the midpoint of two bf16 numbers may be rounded to one of them by the
+        // kernel and to the other by the reference.
         EXPECT_LT(difference.relative(), narrow ? 1e-3 : 1e-5) << f << " " << m << " " << narrow;
         EXPECT_LT(sums.relative(), narrow ? 1e-3 : 1e-6) << f << " " << m << " " << narrow;
       }

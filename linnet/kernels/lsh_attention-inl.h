@@ -3,13 +3,14 @@
 // A place is a position's rank after the sort by bucket. A query sees the keys that it attends to.
 // The places of a round are processed in blocks of queries. The keys that the queries of a block
 // see form one run of places, which is processed in blocks of keys. Each block gathers its rows
-// once. Keys (and in the backward, values) are packed as transposed panels two vectors wide: one
-// dimension of adjacent keys is contiguous. Rows that are summed are packed as panels of rows. All
-// expensive work is then done by the tiles of attention_tiles-inl.h. Results are added to the rows
-// of their positions, one tile at a time, which also adds up the rounds.
+// once. Keys (and in the backward, values) are packed as transposed panels two vectors wide, in
+// which one dimension of adjacent keys is contiguous. Rows that are added up with weights are
+// packed as panels of rows. All expensive work is then done by the tiles of
+// attention_tiles-inl.h. Each tile adds its results to the rows of the output (or gradient) at
+// their positions. So these rows add up the rounds, too.
 //
-// The terms of a row's sums are added round by round, and within a round in the order of places, in
-// blocks that depend on the shapes alone.
+// The terms of a row's sums are added round by round, and within a round in the order of places.
+// The blocks depend on the shapes alone, so the results do not depend on the number of slots.
 
 // Block sizes, the same on every target.
 #ifndef LINNET_KERNELS_LSH_ATTENTION_BLOCKS_
@@ -67,8 +68,8 @@ namespace lsh {
 
 using U32 = hn::RebindToUnsigned<F32>;
 
-// Rows of a tile. If their number divides the chunk length, no tile crosses a chunk border. 16 of
-// 32 registers accumulate with AVX-512, 8 of 16 with AVX2.
+// Rows of a tile. If their number divides the chunk length, no tile crosses a chunk border. A
+// tile's sums take 16 of 32 registers with AVX-512, and 8 of 16 with AVX2.
 inline constexpr size_t kTileRows = HWY_TARGET == HWY_AVX3 ? 8 : 4;
 // Weights are written for whole groups of this many keys, so that a tile of keys reads only weights
 // that have been written.
@@ -83,9 +84,9 @@ inline constexpr size_t kStride = kLshKeys + 16;
 alignas(64) inline constexpr uint32_t kIota[16] = {0, 1, 2,  3,  4,  5,  6,  7,
                                                    8, 9, 10, 11, 12, 13, 14, 15};
 
-// Base-2 scores up to this size need no running maximum: 2^30, summed over a million positions and
-// multiplied by values up to 1e22, stays finite. |score| <= |q| log2(e) / sqrt(D), because keys
-// have length 1.
+// A weight is 2^score. Scores up to this magnitude need no running maximum: 2^30, summed over a
+// million positions and multiplied by values up to 1e22, stays finite.
+// |score| <= |q| log2(e) / sqrt(D), because keys have length 1.
 inline constexpr float kBound = 30;
 // Lower bound of |q|^2.
 inline constexpr float kLeastSquare = 1e-24f;
@@ -94,8 +95,9 @@ inline constexpr float kLeastSquare = 1e-24f;
 template <typename Int, typename Float>
 struct Kept {
   Int *order, *code;  // [R, L] and [L, R]
-  // [L] each. sum_i is the sum of the weights 2^(score_ij - base_i), until the last round replaces
-  // it by its reciprocal. Then p_ij = 2^(score_ij - base_i) sum_i for each key j that i sees. If i
+  // [L] each. base_i is 0, or the running maximum of the scores of query i if they may exceed
+  // kBound. sum_i is the sum of the weights 2^(score_ij - base_i), until the last round replaces it
+  // by its reciprocal. Then p_ij = 2^(score_ij - base_i) sum_i for each key j that i sees. If i
   // sees no key, sum_i = 0.
   Float *base, *sum, *inverse_norm;
 
@@ -113,7 +115,8 @@ inline float Log2Scale(const LshAttentionShape& shape) {
   return kLog2E / std::sqrt(static_cast<float>(shape.dim));
 }
 
-// Calls body(i, constant count) for vectors begin .. end - 1, four, two or one at a time.
+// Divides the vectors begin .. end - 1 into groups of four, two or one, and calls
+// body(first vector, constant group size) for each group.
 template <class Body>
 HWY_INLINE void ForFours(size_t begin, size_t end, Body body) {
   size_t i = begin;
@@ -122,8 +125,8 @@ HWY_INLINE void ForFours(size_t begin, size_t end, Body body) {
   if (i < end) body(i, std::integral_constant<size_t, 1>());
 }
 
-// to[r, j] = a_r . b_j for a tile's rows of `a`, whose panels are a_panel floats apart, and the
-// keys in vectors begin .. end - 1 of `b`, which consists of transposed panels.
+// to[r, j] = a_r . b_j for the rows a_r of a tile and the keys b_j in vectors begin .. end - 1. The
+// panels of `a` are a_panel floats apart; `b` consists of transposed panels.
 HWY_NOINLINE void Dots(size_t dim, const float* a, size_t a_panel, const float* b, size_t begin,
                        size_t end, float* HWY_RESTRICT to) {
   const auto vectors_at = [&](size_t j, auto vectors) HWY_ATTR {
@@ -138,8 +141,8 @@ HWY_NOINLINE void Dots(size_t dim, const float* a, size_t a_panel, const float* 
 }
 
 // Packs the rows at positions at[0 .. count) into panels of `capacity` rows. Multiplies each row by
-// `scale` and by factors[position] (null factors: 1). Pads with zeros to a multiple of a tile's
-// rows and of a panel's width.
+// `scale` and, unless `factors` is null, by factors[position]. Pads with zeros to a multiple of a
+// tile's rows and of a panel's width.
 void PackPanels(const AttentionRows<const float>& rows, const int32_t* at, size_t count, size_t dim,
                 float scale, const float* factors, size_t capacity, float* HWY_RESTRICT to) {
   const F32 d;
@@ -161,9 +164,9 @@ void PackPanels(const AttentionRows<const float>& rows, const int32_t* at, size_
   }
 }
 
-// Packs the rows at positions at[0 .. count), each times factors[position] (null factors: 1), into
-// transposed panels, [dim][kTileWidth] each. Pads the last panel with zeros. `zeros` is a row of
-// zeros.
+// Packs the rows at positions at[0 .. count) into transposed panels, [dim][kTileWidth] each.
+// Multiplies each row by factors[position], unless `factors` is null. Pads the last panel with
+// zeros. `zeros` is a row of zeros.
 void PackTransposed(const AttentionRows<const float>& rows, const int32_t* at, size_t count,
                     size_t dim, const float* factors, const float* zeros, float* HWY_RESTRICT to) {
   for (size_t j = 0; j < count; j += kTileWidth, to += dim * kTileWidth) {
@@ -198,13 +201,13 @@ void PackTransposed(const AttentionRows<const float>& rows, const int32_t* at, s
   }
 }
 
-// The queries at places first .. first + count - 1 of a round, and for each query i the run of
-// places lo[i] .. hi[i] - 1 that it sees: those of its bucket in its own chunk and the chunk before
-// and, if causal, only those up to its own place. The run always includes the query's own place,
-// which Tile::Hide() removes. lo and hi never decrease with i, and hi[i] > first + i.
+// The queries at places first .. first + count - 1 of a round. Query i sees the run of places
+// lo[i] .. hi[i] - 1: the places of its bucket in its own chunk and in the chunk before; if causal,
+// only those up to its own place. The run always includes the query's own place, which Tile::Hide()
+// removes. lo and hi never decrease with i, and hi[i] > first + i.
 struct Queries {
   size_t first, count;
-  const int32_t* order;  // [L], the round's position at each place
+  const int32_t* order;  // [L], the position at each place of the round
   const int32_t* code;   // [L, R]
   size_t round, rounds;
   uint32_t lo[kLshForwardQueries], hi[kLshForwardQueries];
@@ -269,9 +272,9 @@ struct Queries {
       for (size_t c = 0; c < width; c += 16) hwy::Prefetch(row + c);
     }
   }
-  // [KeysBegin(), KeysEnd()) covers the places that any query of the block sees. It begins a whole
-  // number of panels after the start of the chunk before the first query's chunk, so that panels
-  // align with chunks if a chunk is a whole number of panels.
+  // [KeysBegin(), KeysEnd()) covers the places that any query of the block sees. KeysBegin() is a
+  // whole number of panels after the start of a chunk (the chunk before the first query's chunk).
+  // So panels align with chunks if a chunk is a whole number of panels.
   size_t KeysBegin(size_t chunk) const {
     const size_t own = first / chunk * chunk, window = own < chunk ? 0 : own - chunk;
     return window + (lo[0] - window) / kTileWidth * kTileWidth;
@@ -340,9 +343,9 @@ struct Tile {
     const U32 du;
     using Word = hn::Vec<U32>;
     const Word one = hn::Set(du, 1);
-    // least: the smallest difference between the query's code and the key's code over the earlier
-    // rounds, as unsigned numbers, capped at 2. A difference of 0 or 1 means that the query saw the
-    // key in that round: same bucket, and same or preceding chunk.
+    // least: the minimum, over the earlier rounds, of 2 and the query's code minus the key's code.
+    // Differences are unsigned: negative ones wrap around to large numbers. A difference of 0 or 1
+    // means that the query saw the key in that round: same bucket, and same or preceding chunk.
     Word least[kCount];
     Unrolled<kCount>([&](auto v) HWY_ATTR { least[v] = hn::Set(du, 2); });
     const int32_t* from = key_codes + j * kTileLanes;
@@ -369,9 +372,10 @@ HWY_INLINE void Clear(float* row, size_t begin, size_t end) {
   for (size_t j = begin; j < end; ++j) hn::Store(hn::Zero(F32()), F32(), row + j * kTileLanes);
 }
 
-// Turns a tile's scores into weights 2^(score - base), in place; sums[r] is the sum of row r. If
-// the scores are not bounded, bases are running maxima that continue from earlier blocks, and
-// rescale[r] receives the factor by which row r's earlier results must be multiplied.
+// Turns a tile's scores into weights 2^(score - base), in place; sums[r] receives the sum of row r.
+// If the scores of a row may exceed kBound, its base is a running maximum that continues from
+// earlier blocks, and rescale[r] receives the factor by which row r's earlier results must be
+// multiplied. `bounded`: the tile has no such rows.
 HWY_NOINLINE void Weights(const Tile& tile, const int32_t* key_codes, bool bounded,
                           const bool* row_bounded, float* HWY_RESTRICT weights,
                           float* HWY_RESTRICT bases, float* HWY_RESTRICT rescale,
@@ -436,7 +440,7 @@ HWY_NOINLINE void Weights(const Tile& tile, const int32_t* key_codes, bool bound
 }
 
 // to_r = to_r rescale[r] + sum_j w_rj b_j over keys begin .. end - 1, for the rows r of a tile;
-// to[r] points to row r. `begins` drops the first term.
+// to[r] points to row r. If `begins`, the first term is left out.
 HWY_NOINLINE void SumKeys(size_t begin, size_t end, size_t width, bool begins, const float* weights,
                           const float* b, const float* HWY_RESTRICT rescale,
                           float* const* HWY_RESTRICT to) {
@@ -709,8 +713,8 @@ HWY_INLINE void FinishQueries(const Queries& queries, const Kept<int32_t, float>
 
 }  // namespace lsh
 
-// Processes the queries at places first .. first + count - 1 of a round of one head. The last round
-// finishes their outputs.
+// Processes the queries at places first .. first + count - 1 of a round of one head. In the last
+// round, also finishes their outputs.
 void LshForwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& options,
                      const LshAttentionForwardArgs& args, float* scratch, size_t n, size_t h,
                      size_t round, size_t first, size_t count) {
@@ -824,7 +828,7 @@ HWY_INLINE void AddKey(size_t dim, size_t value_dim, const BackwardPieces& at, s
     return hn::Load(d,
                     x + c / kTileWidth * kTileWidth * kLshKeys + j * kTileWidth + c % kTileWidth);
   };
-  Vec along = hn::Zero(d);  // k . g_j, finally times sqrt(D) / ln(2)
+  Vec along = hn::Zero(d);  // becomes (k . g_j) sqrt(D) / ln(2)
   if (inverse_norm < 1.0f / std::sqrt(kLeastSquare)) {
     ForVectors(dim, [&](size_t c, size_t) HWY_ATTR {
       along = hn::MulAdd(in_panels(at.keys, c), in_panels(at.grad_k, c), along);
@@ -866,8 +870,8 @@ HWY_INLINE void GradientsOfKeys(const Queries& queries, const Keys& keys, size_t
 
 }  // namespace lsh
 
-// Adds the gradients that arise between the queries at places first .. first + count - 1 of a round
-// of one head and the keys that they see.
+// Adds the terms of the gradients that come from one head's queries at places first .. first +
+// count - 1 of a round and from the keys that these queries see.
 void LshBackwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& options,
                       const LshAttentionBackwardArgs& args, float* scratch, size_t n, size_t h,
                       size_t round, size_t first, size_t count) {

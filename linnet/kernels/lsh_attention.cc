@@ -27,8 +27,8 @@ namespace {
 
 constexpr size_t Blocks(size_t n, size_t size) { return (n + size - 1) / size; }
 
-// Divides pieces of work among the slots. A piece is all the work of one head if there are enough
-// heads to occupy the slots; otherwise each stage is divided into several pieces per head.
+// Divides pieces of work among the slots. If there are enough heads to occupy the slots, a piece is
+// all the work of one head; otherwise each stage, such as the sort, has several pieces per head.
 class Heads {
  public:
   Heads(const LshAttentionShape& shape, const LshAttentionOptions& options, Scratch scratch,
@@ -66,8 +66,8 @@ class Heads {
 };
 
 // Copies of one head's rows in contiguous memory of the slot. In a tensor [N, L, H, dim], these
-// rows are so far apart that they all fall into few sets of the cache, and each round visits them
-// again in another order.
+// rows are so far apart that they all fall into few sets of the cache and evict each other, but
+// each round reads them again, in another order.
 class DenseRows {
  public:
   explicit DenseRows(float* memory)
@@ -79,8 +79,8 @@ class DenseRows {
     return shape.length * (2 * Stride(shape.dim) + 3 * Stride(shape.value_dim)) + 16;
   }
 
-  // Returns the rows to use instead of those of x: x itself if its rows are close together,
-  // otherwise new memory. If T is const (an input), copies the first `rows` rows there.
+  // Returns x itself if its rows are close together. Otherwise returns rows in the slot's memory
+  // for use in place of x's, and if T is const (an input), copies the first `rows` rows of x there.
   template <typename T>
   Strided<T> Of(const Strided<T>& x, size_t n, size_t h, size_t length, size_t rows, size_t width) {
     if (IsDense(x, width)) return x;
@@ -104,8 +104,8 @@ class DenseRows {
   template <typename T>
   static void Copy(const Strided<T>& from, size_t n, size_t h, size_t rows, size_t width,
                    const Strided<float>& to) {
-    // Rows to prefetch ahead. Often only four rows share a page, and hardware prefetchers do not
-    // cross pages.
+    // How many rows ahead to prefetch. Often only four rows share a page, and hardware prefetchers
+    // do not cross pages.
     constexpr size_t kAhead = 16;
     for (size_t i = 0; i < rows; ++i) {
       const size_t next = std::min(i + kAhead, rows - 1);
@@ -207,8 +207,8 @@ void LshAttentionBackward(const LshAttentionShape& shape, const LshAttentionOpti
     HWY_DYNAMIC_DISPATCH(LshBackwardBlock)
     (shape, options, own, slot, n, h, round, blocks.First(i), blocks.Size(i));
   };
-  // A block of whole chunks writes to its own rows and to those of the block before it. So even
-  // blocks write to disjoint rows, and so do odd blocks.
+  // A block of whole chunks writes to its own rows and to the rows of the block before it. So no
+  // two even blocks write to the same rows, and no two odd blocks do.
   const bool apart = options.chunk <= kLshBackwardQueries;
   const auto pairs = [&](size_t odd) { return (blocks.count() + 1 - odd) / 2; };
   if (!apart || heads.OccupySlots()) {

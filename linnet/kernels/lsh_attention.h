@@ -12,26 +12,29 @@
 //                        .planes = planes, .places = places.data(), .sums = sums.data()},
 //                       {scratch.data(), slots}, parallel_for);
 //
-// Queries and keys are shared: k = q / max(|q|, 1e-12). For each batch element and head, over the
-// lengths[n] positions of sequence n, with x_r = [q R_r; -q R_r] for each round's planes R_r
-// [D, buckets / 2]:
+// Queries and keys are shared: k = q / max(|q|, 1e-12). Each round r has planes R_r
+// [D, buckets / 2]. For each batch element n and head, over the positions i < lengths[n]:
 //
-//   bucket_r(i) = index of the first maximum of x_r,i        (0 if buckets = 1)
+//   x_r(i)      = [q_i R_r; -q_i R_r]                        [buckets]
+//   bucket_r(i) = index of the first maximum of x_r(i)       (0 if buckets = 1)
 //   place_r(i)  = rank of i in a stable sort by bucket;  chunk_r(i) = place_r(i) / chunk
-//   i sees j in round r: bucket_r(i) = bucket_r(j), chunk_r(i) - chunk_r(j) is 0 or 1, i != j, and,
-//                        if causal, j <= i
+//   i sees j in round r if bucket_r(i) = bucket_r(j), chunk_r(i) - chunk_r(j) is 0 or 1, i != j,
+//                       and, if causal, j <= i
 //   S(i)   = the set of all j that i sees in at least one round
 //   p_ij   = exp(q_i . k_j / sqrt(D)) / sum_{j in S(i)} exp(q_i . k_j / sqrt(D))
-//   out_i  = sum_{j in S(i)} p_ij v_j               [M];  v_i where S(i) is empty
+//   out_i  = sum_{j in S(i)} p_ij v_j               [M];  v_i if S(i) is empty
 //
-// This equals the published sum over rounds. There, each round is weighted by its share of the
-// normalizer, and each score is lowered by the log of the number of rounds in which i sees j. Here,
-// the first round in which i sees j counts in full, and later rounds do not count. Inputs at
-// positions from lengths[n] on are not read; outputs there are zeros. A NaN or infinity at a
-// position before lengths[n] may also cause NaNs at positions that do not see it.
+// This equals the published sum over rounds. In the published form, each round is weighted by its
+// share of the normalizer, and each score is lowered by the log of the number of rounds in which i
+// sees j. This kernel instead counts a pair (i, j) in full in the first round in which i sees j,
+// and skips it in later rounds.
 //
-// In sorted order a position sees one run of places: its own bucket within its own chunk and the
-// one before, and, if causal, up to itself. Products are computed for these runs only.
+// Inputs at positions from lengths[n] on are not read; outputs at these positions are zeros. A NaN
+// or infinity at a position before lengths[n] may also cause NaNs at positions that do not see it.
+//
+// In sorted order, a position sees a run of consecutive places, except its own: the places of its
+// bucket in its own chunk and in the chunk before; if causal, only those before its own place.
+// Products are computed for these runs only.
 //
 // Everything is fp32. Results do not depend, bit for bit, on the number of slots or threads. The
 // double-precision reference is lsh_attention_ref.h.
@@ -57,9 +60,9 @@ struct LshAttentionOptions {
   bool causal = false;
 };
 
-// Floats of scratch for each slot on the active instruction set, for forward and backward: one
-// head's rows of q, v, grad_out, grad_q and grad_v (copied there unless they are contiguous), and a
-// part that depends on D, M, R and the number of buckets alone.
+// Floats of scratch for each slot, enough for forward and backward on the active instruction set.
+// This holds copies of one head's rows of q, v, grad_out, grad_q and grad_v (made if these rows are
+// far apart) and buffers whose size depends only on D, M, R and the number of buckets.
 size_t LshAttentionScratch(const LshAttentionShape& shape, const LshAttentionOptions& options);
 
 // Sizes of the buffers that the forward writes and the backward reads: places and codes (2 N H R L
@@ -74,14 +77,14 @@ struct LshAttentionForwardArgs {
   const float* planes = nullptr;  // [R, D, buckets / 2], dense; not read if buckets = 1
   // Optional, [N]: number of positions of each sequence, clamped to 0 .. L.
   const int64_t* lengths = nullptr;
-  // Written: the position at each place, [N, H, R, L], then the code 2 bucket + chunk of each
-  // position, [N, H, L, R].
+  // Written: the position at each place, [N, H, R, L], then each position's code,
+  // 2 bucket_r(i) + chunk_r(i), [N, H, L, R].
   int32_t* places = nullptr;
   float* sums = nullptr;  // written: LshAttentionSums() floats for the backward
 };
 
-// Runs in parallel over the N x H heads if they are enough to occupy the slots; otherwise over
-// blocks of positions, round by round.
+// Runs in parallel over the N x H heads if there are enough to occupy the slots; otherwise over
+// blocks of positions, one round after the other.
 void LshAttentionForward(const LshAttentionShape& shape, const LshAttentionOptions& options,
                          const LshAttentionForwardArgs& args, Scratch scratch,
                          ParallelFor parallel_for);
@@ -103,8 +106,8 @@ struct LshAttentionBackwardArgs {
 //   grad_v_j = sum_i p_ij grad_out_i             (p_ii = 1 if S(i) is empty)
 //   grad_q_i = sum_j ds_ij k_j + (g_i - k_i (k_i . g_i)) / |q_i|,   g_j = sum_i ds_ij q_i
 //
-// If |q_i| < 1e-12, g_i / 1e-12 replaces the second term. Runs in parallel like the forward if
-// chunk <= 96, otherwise over N x H only.
+// If |q_i| < 1e-12, g_i / 1e-12 replaces the second term of grad_q_i. Runs in parallel like the
+// forward if chunk <= 96, otherwise only over the N x H heads.
 void LshAttentionBackward(const LshAttentionShape& shape, const LshAttentionOptions& options,
                           const LshAttentionBackwardArgs& args, Scratch scratch,
                           ParallelFor parallel_for);

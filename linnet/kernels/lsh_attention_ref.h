@@ -1,5 +1,5 @@
-// Reference for lsh_attention.h in plain double precision, for one head: the published sum, round
-// by round and pair by pair.
+// Reference for lsh_attention.h in plain double precision, for one head. It computes the published
+// sum, round by round and pair by pair.
 //
 //   LshAttentionRef head({.length = L, ...}, options, q, v, valid, buckets);   // in double
 //   head.Out()              // [L * M]

@@ -24,7 +24,7 @@ void Threads(size_t count, RangeBody body) {
   for (std::thread& thread : running) thread.join();
 }
 
-// The largest difference relative to the largest value, or to 1 if that is larger.
+// The largest difference, relative to the largest magnitude in `want` or to 1, whichever is larger.
 double Difference(const Doubles& got, const Doubles& want) {
   double largest = 0, scale = 1;
   EXPECT_EQ(got.size(), want.size());
@@ -287,7 +287,7 @@ TEST_P(LshAttention, PaddingMakesNoNan) {
   }
 }
 
-// Scores of both signs, too large for exponentials without a running maximum.
+// The scores have both signs and are too large for exponentials without a running maximum.
 TEST_P(LshAttention, LargerScores) {
   for (const bool causal : {false, true}) {
     CheckProblem({{1, 150, 2, 16, 16, 4}, {4, 32, causal}, {}, {}, 20}, {1e-4, 1e-3, 1e-4});
@@ -352,15 +352,15 @@ TEST_P(LshAttention, VisibleNanPropagates) {
     EXPECT_TRUE(std::isnan(run.out.At(0, 6, 0)[3]));
     EXPECT_TRUE(std::isnan(run.grad_q.At(0, 6, 0)[3]));
   }
-  // A NaN or infinity gets an unspecified bucket, which must be within range.
+  // A query with a NaN or infinity gets an unspecified bucket, which must be within range.
   const Problem hashed{{1, 40, 1, 8, 8, 2}, {2, 20}};
   Pass run(hashed);
   for (size_t l = 0; l < 40; l += 3) run.q.At(0, l, 0)[l % 8] = l % 2 == 0 ? NAN : INFINITY;
   run.Go(hashed, 1, SerialFor);
 }
 
-// Results do not depend on how the work is divided. One head on several slots is processed block by
-// block.
+// Results do not depend on how the work is divided among slots and threads. A single head is also
+// divided, into blocks of positions, if there are several slots.
 TEST_P(LshAttention, ResultsDoNotDependOnThreads) {
   for (const bool causal : {false, true}) {
     for (const auto& [shape, options] : {

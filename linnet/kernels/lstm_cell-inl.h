@@ -16,7 +16,7 @@ namespace linnet::kernels::HWY_NAMESPACE {
 
 HWY_INLINE Vec One() { return hn::Set(F32(), 1.0f); }
 
-// For large negative x, exp() is infinite and the quotient 0.
+// For large negative x, exp(-x) is infinite and the quotient is 0.
 HWY_INLINE Vec Sigmoid(Vec x) {
   const F32 d;
   return hn::Div(One(), hn::Add(One(), hn::Exp(d, hn::Neg(x))));

@@ -1,10 +1,10 @@
-// Cell update of one LSTM step, given the gates' products: forward and backward.
+// Cell update of one LSTM step, forward and backward. The caller computes the matrix products.
 //
 //   LstmCellForward(rows, h, {.gates = gates, .cell_before = c0, .cell = c1, .out = h1});
 //
-// For each row of gates [4 H] = (i, f, g, o), already summed over products and biases:
+// Each row of gates [4 H] holds i, f, g and o. They are passed in as sums of products and biases:
 //
-//   i, f, o = sigmoid(.), g = tanh(.)        kept in place for the backward
+//   i, f, o = sigmoid(.), g = tanh(.)        written in place, for the backward
 //   cell = f cell_before + i g,   out = o tanh(cell)
 #ifndef LINNET_KERNELS_LSTM_CELL_H_
 #define LINNET_KERNELS_LSTM_CELL_H_
@@ -18,7 +18,7 @@ namespace linnet::kernels {
 // position of this step, is >= lengths[n]: its cell and out become 0. Null lengths: all rows are
 // present.
 struct LstmCellForwardArgs {
-  float* gates = nullptr;  // [rows, 4 H], replaced by their values after sigmoid and tanh
+  float* gates = nullptr;              // [rows, 4 H], replaced by the values after sigmoid and tanh
   const float* cell_before = nullptr;  // [rows, H]
   float* cell = nullptr;               // [rows, H]; may be cell_before
   float* out = nullptr;                // [rows, H]
@@ -27,10 +27,11 @@ struct LstmCellForwardArgs {
 };
 void LstmCellForward(size_t rows, size_t hidden, const LstmCellForwardArgs& args);
 
-// gates: as left by the forward. grad_out [rows, H]: the whole gradient of out, including that from
-// later steps. grad_cell [rows, H]: the gradient of cell from later steps, replaced by the gradient
-// of cell_before. grad_gates [rows, 4 H]: the gradient of the sums that the forward received; may
-// be gates. Gradients of absent rows are 0.
+// gates: as left by the forward. grad_out [rows, H]: the whole gradient of out, including the part
+// from later steps. grad_cell [rows, H]: on entry, the part of the gradient of cell that comes from
+// later steps; on return, the gradient of cell_before. grad_gates [rows, 4 H]: the gradient of the
+// sums that were passed to the forward; may be the same memory as gates. Gradients of absent rows
+// are 0.
 struct LstmCellBackwardArgs {
   const float* gates = nullptr;
   const float* cell_before = nullptr;

@@ -15,7 +15,7 @@ LINNET_SUITE_ON_EACH_ISA(LstmCellTest);
 
 constexpr size_t kHidden[] = {1, 7, 16, 37};
 constexpr size_t kRows = 3;
-const std::vector<int64_t> kLengths = {5, 4, 9};  // at step 4 the second row has ended
+const std::vector<int64_t> kLengths = {5, 4, 9};  // at step 4, the second sequence has ended
 
 TEST_P(LstmCellTest, MatchesTheReference) {
   for (const size_t h : kHidden) {
