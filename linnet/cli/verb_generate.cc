@@ -126,9 +126,11 @@ void AddGenerate(CLI::App& app) {
       ->type_name("TEXT")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   AddOption(verb, "--draft", options->draft, "MODEL",
-            StrCat("Speculative decoding, which writes the same text faster: a smaller model with "
-                   "the same vocabulary, whose guesses MODEL checks several at a time; '",
-                   kRepeats, "': the guesses are what followed the last tokens before"));
+            StrCat("Speculative decoding: a smaller model with the same vocabulary, whose guesses "
+                   "the model checks several at a time; '",
+                   kRepeats,
+                   "': the guesses are what followed the last tokens before. The text is the same; "
+                   "large models write it faster"));
   AddOption(verb, "--draft-tokens", options->how.guesses, "N",
             "Maximum number of tokens that --draft guesses at a time", Between(1, 64));
   AddPrecisionOption(verb, options->precision);
