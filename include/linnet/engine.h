@@ -63,8 +63,8 @@ class LINNET_API Engine {
               std::span<float> outputs);
 
   // Prefix() with the bits of Step(): outputs and state are those of a call of Step() for each
-  // position. The weights are read once, so a few positions take little longer than one step. A
-  // model without recurrent state reads its tokens again, and its outputs are equal up to rounding.
+  // position. The weights are read once, so a few positions take little longer than one step. (A
+  // model without recurrent state saves nothing: it reads all its tokens again for each position.)
   void Steps(State& state, std::span<const int32_t> tokens, size_t length,
              std::span<float> outputs);
 

@@ -47,7 +47,7 @@ struct TextOptions {
   // Speculative decoding: the drafter guesses tokens, and the model reads several in one pass. The
   // text is the same, to the byte, as without a drafter. Null: none.
   Drafter* drafter = nullptr;
-  size_t guesses = 4;  // maximum number of tokens guessed at a time
+  size_t guesses = 2;  // maximum number of tokens guessed at a time
 };
 
 // Why a text ended: the maximum TextOptions::tokens is reached, a stop word was written, the model

@@ -122,6 +122,8 @@ class LINNET_HIDDEN Engine::Impl {
                 std::span<float> outputs, Reading reading = Reading::kPieces);
   void ReadAgain(StateData& state, const size_t* chosen, size_t batch,
                  std::span<const int32_t> tokens, size_t length, std::span<float> outputs);
+  void StepAgain(StateData& state, const size_t* chosen, size_t batch,
+                 std::span<const int32_t> tokens, size_t length, std::span<float> outputs);
   void ReadPair(StateData& state, const size_t* chosen, size_t batch,
                 std::span<const int32_t> tokens, size_t length, std::span<float> outputs,
                 Reading reading);
@@ -379,6 +381,9 @@ void Engine::Impl::Read(StateData& state, const size_t* chosen, size_t batch,
     furthest = std::max(furthest, state.positions[chosen ? chosen[i] : i]);
   }
   state.Reserve(furthest + length);
+  if (layout.keeps_tokens && reading == Reading::kSteps) {
+    return StepAgain(state, chosen, batch, tokens, length, outputs);
+  }
   if (layout.keeps_tokens) return ReadAgain(state, chosen, batch, tokens, length, outputs);
   if (layout.source > 0) return ReadPair(state, chosen, batch, tokens, length, outputs, reading);
   ReadRows(state, chosen, batch, {.tokens = tokens.data()}, length, outputs, reading);
@@ -516,6 +521,24 @@ void Engine::Impl::ReadAgain(StateData& state, const size_t* chosen, size_t batc
     const Sequence& sequence = sequences[i];
     const float* last = sequence.outputs + ((every ? sequence.length : 1) - rows) * width;
     std::copy_n(last, rows * width, outputs.data() + i * rows * width);
+  }
+}
+
+// Calls ReadAgain() for each position: outputs may depend on the number of tokens read.
+void Engine::Impl::StepAgain(StateData& state, const size_t* chosen, size_t batch,
+                             std::span<const int32_t> tokens, size_t length,
+                             std::span<float> outputs) {
+  const size_t width = output_size(), rows = outputs.size() / batch / width;
+  std::vector<int32_t> step(batch);
+  std::vector<float> found(outputs.empty() ? 0 : batch * width);
+  for (size_t t = 0; t < length; ++t) {
+    for (size_t i = 0; i < batch; ++i) step[i] = tokens[i * length + t];
+    ReadAgain(state, chosen, batch, step, 1, found);
+    if (t + rows < length) continue;
+    for (size_t i = 0; i < batch; ++i) {
+      std::copy_n(found.data() + i * width, width,
+                  outputs.data() + (i * rows + t - (length - rows)) * width);
+    }
   }
 }
 

@@ -290,7 +290,6 @@ TEST_P(RnnConformance, PiecesAndStepsMatchTheReference) {
 // Also for several sequences, which have read pieces of equal length before.
 TEST_P(TokenConformance, StepsInOneCallHaveTheBitsOfSteps) {
   Subject& of = subject();
-  if (!IsRnn(of.spec())) GTEST_SKIP() << "without recurrent state";
   for (const Precision precision : kPrecisions) {
     for (const int threads : {1, 2}) {
       Engine engine(of.In(precision), {.threads = threads});

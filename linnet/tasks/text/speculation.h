@@ -2,7 +2,7 @@
 // the model chooses another token, its state goes back to before the guesses. So the text is the
 // same, to the byte, as without a drafter.
 //
-//   Speculator speculator(engine, std::move(state), prompt, &drafter, /*guesses=*/4);
+//   Speculator speculator(engine, std::move(state), prompt, &drafter, /*guesses=*/2);
 //   logits = speculator.Step(token, draft.choice(), draft.rng());      // instead of Engine::Step()
 #ifndef LINNET_TASKS_TEXT_SPECULATION_H_
 #define LINNET_TASKS_TEXT_SPECULATION_H_
