@@ -383,7 +383,9 @@ class Walker {
                          .state_stride = block_.state_stride,
                          .capacity = block_.capacity,
                          .waiting = &waiting,
-                         .memory_lengths = block_.memory_lengths + place};
+                         .memory_lengths = block_.memory_lengths != nullptr
+                                               ? block_.memory_lengths + place
+                                               : nullptr};
         Mix(part, {.block = step,
                    .heads = call.heads,
                    .in = call.in + row * call.in_width,

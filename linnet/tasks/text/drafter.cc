@@ -70,9 +70,14 @@ class Repeater : public Drafter {
  public:
   std::vector<int32_t> Guess(std::span<const int32_t> text, size_t count, const ChoiceOptions&,
                              Philox) override {
-    for (; known_ < text.size(); ++known_) {  // what precedes the text's last tokens
-      if (known_ >= kTokens) ends_[Hash(text.first(known_))] = known_;
+    if (!std::equal(read_.begin(), read_.end(), text.begin(),
+                    text.begin() + static_cast<ptrdiff_t>(std::min(read_.size(), text.size())))) {
+      read_.clear(), ends_.clear();  // another text
     }
+    for (size_t end = read_.size(); end < text.size(); ++end) {
+      if (end >= kTokens) ends_[Hash(text.first(end))] = end;
+    }
+    read_.assign(text.begin(), text.end());
     if (text.size() < kTokens) return {};
     const auto found = ends_.find(Hash(text));
     if (found == ends_.end()) return {};
@@ -92,8 +97,8 @@ class Repeater : public Drafter {
     return hash;
   }
 
-  std::unordered_map<uint64_t, size_t> ends_;  // of the last occurrences of kTokens tokens
-  size_t known_ = 0;                           // the ends below it are in ends_
+  std::vector<int32_t> read_;                  // the text of the last call
+  std::unordered_map<uint64_t, size_t> ends_;  // where kTokens tokens ended last, by their hash
 };
 
 }  // namespace

@@ -117,6 +117,8 @@ TEST(Speculation, ARepeaterGuessesWhatFollowedBefore) {
   EXPECT_EQ(guess({1, 2, 3, 4, 5, 6}, 3), Tokens{});
   EXPECT_EQ(guess({1, 2, 3, 4, 5, 6, 1, 2, 3, 4}, 3), (Tokens{5, 6, 1}));
   EXPECT_EQ(guess({1, 2, 3, 4, 5, 6, 1, 2, 3, 4, 7, 1, 2, 3, 4}, 9), (Tokens{7, 1, 2, 3, 4}));
+  EXPECT_EQ(guess({9, 1, 2, 3, 4}, 9), Tokens{});  // another text, which is shorter
+  EXPECT_EQ(guess({9, 1, 2, 3, 4, 8, 1, 2, 3, 4}, 1), Tokens{8});
 }
 
 }  // namespace
