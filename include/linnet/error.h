@@ -86,7 +86,7 @@ inline std::string Concatenate(std::initializer_list<Part> parts) {
 
 // Concatenates strings, numbers, enumerators and streamable values as text: StrCat("layer ", 3,
 // ": ", 0.5). Numbers look as in streams: a float has six digits, int8_t and uint8_t are
-// characters.
+// characters. A value of another type needs an operator<< and #include <sstream>.
 template <typename... Parts>
 std::string StrCat(const Parts&... parts) {
   return internal::Concatenate({parts...});

@@ -26,14 +26,17 @@ namespace linnet {
 class LINNET_API Drafter {
  public:
   virtual ~Drafter();
-  // Guesses up to `count` tokens that follow `text`. The model will choose each of them by the
-  // options with the next random number of `rng`. A drafter that draws in the same way guesses
-  // right more often.
+  // Guesses up to `count` tokens that follow `text`, which is not empty. Ends early, or returns
+  // none, if it has no good guess; guesses beyond `count` are ignored. The model chooses each token
+  // by `choice` with the next random number of `rng`, so a drafter that draws in the same way
+  // guesses right more often. Consecutive calls usually extend the text; a drafter must accept any
+  // text.
   virtual std::vector<int32_t> Guess(std::span<const int32_t> text, size_t count,
                                      const ChoiceOptions& choice, Philox rng) = 0;
 };
-// Draws from a smaller model. The engine must outlive the drafter.
-LINNET_API std::unique_ptr<Drafter> MakeDrafter(Engine& engine);
+// Draws from a small model, for a larger one. Throws InputError if their vocabularies differ. The
+// engine must outlive the drafter.
+LINNET_API std::unique_ptr<Drafter> MakeDrafter(Engine& small, const Model& large);
 // Repeats what followed the last occurrence of the text's last tokens (prompt lookup).
 LINNET_API std::unique_ptr<Drafter> MakeRepeater();
 
@@ -45,7 +48,8 @@ struct TextOptions {
   // Called once, with the number of training positions, if TextWriter continues beyond them.
   std::function<void(size_t)> beyond_training = {};
   // Speculative decoding: the drafter guesses tokens, and the model reads several in one pass. The
-  // text is the same, to the byte, as without a drafter. Null: none.
+  // text is the same, to the byte, as without a drafter. Each pass with guesses copies the state,
+  // which is large for softmax attention and long texts. Null: no drafter.
   Drafter* drafter = nullptr;
   size_t guesses = 2;  // maximum number of tokens guessed at a time
 };

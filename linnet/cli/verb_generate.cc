@@ -15,7 +15,8 @@ namespace {
 constexpr const char* kRepeats = "repeats";  // a value of --draft
 
 struct GenerateArguments {
-  std::string model, prompt, draft;
+  std::string model, prompt;
+  std::optional<std::string> draft;
   TextOptions how;
   std::optional<uint64_t> seed;
   bool json = false;
@@ -66,13 +67,9 @@ void Run(const GenerateArguments& options) {
   std::unique_ptr<Drafter> drafter;
   if (options.draft == kRepeats) {
     drafter = MakeRepeater();
-  } else if (!options.draft.empty()) {
-    small.emplace(OpenModel(options.draft, kTextTask, "generate"), EngineOptions{options.threads});
-    if (*small->model().spec().text() != *engine.model().spec().text()) {
-      throw InputError(options.draft, ": cannot draft for ", options.model,
-                       ", which has another vocabulary");
-    }
-    drafter = MakeDrafter(*small);
+  } else if (options.draft) {
+    small.emplace(OpenModel(*options.draft, kTextTask, "generate"), EngineOptions{options.threads});
+    drafter = MakeDrafter(*small, engine.model());
   }
   how.drafter = drafter.get();
   how.seed = options.seed ? *options.seed : DrawnSeed();
@@ -96,7 +93,7 @@ void Run(const GenerateArguments& options) {
   if (options.json) {
     nlohmann::ordered_json record = {
         {"prompt", prompt}, {"text", text}, {"ended_by", Name(end)}, {"seed", how.seed}};
-    if (!options.draft.empty()) {
+    if (options.draft) {
       record["drafted"] = writer.guessed(), record["accepted"] = writer.accepted();
     }
     PrintJson(record);
@@ -125,14 +122,17 @@ void AddGenerate(CLI::App& app) {
   verb->add_option("--stop", options->how.stop, "End the text before this string; may be repeated")
       ->type_name("TEXT")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  AddOption(verb, "--draft", options->draft, "MODEL",
-            StrCat("Speculative decoding: a smaller model with the same vocabulary, whose guesses "
-                   "the model checks several at a time; '",
-                   kRepeats,
-                   "': the guesses are what followed the last tokens before. The text is the same; "
-                   "large models write it faster"));
+  AddOption(
+      verb, "--draft", options->draft, "MODEL",
+      StrCat("Speculative decoding: a smaller model with the same vocabulary, whose guesses "
+             "the model checks several at a time; '",
+             kRepeats,
+             "': the guesses are the tokens that followed the last tokens earlier in the text. "
+             "The text stays the same. Worth trying with models larger than the caches; "
+             "slower with small ones"));
   AddOption(verb, "--draft-tokens", options->how.guesses, "N",
-            "Maximum number of tokens that --draft guesses at a time", Between(1, 64));
+            "Maximum number of tokens that --draft guesses at a time", Between(1, 64))
+      ->needs("--draft");
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddDeviceOption(verb, options->device);

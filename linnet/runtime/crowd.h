@@ -1,6 +1,6 @@
 // Decides whether one thread or a team of all threads runs a step (private to linnet/runtime).
 //
-//   if (crowd.Alone(batch)) threads = 1;
+//   if (crowd.Alone()) threads = 1;
 //   ...                                            // the step
 //   crowd.Stepped(threads == 1, seconds, waits_before, pool.waits());
 #ifndef LINNET_RUNTIME_CROWD_H_
@@ -8,15 +8,14 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 
 #include "linnet/base/thread_pool.h"
 
 namespace linnet {
 
-// Detects when small batches step faster on one thread than on a team. If other processes share the
-// processors, each barrier waits until the operating system runs the last member again: a team's
+// Detects when steps of few rows are faster on one thread than on a team; there is one Crowd for
+// each number of rows. If other processes share the processors, each barrier waits until the operating system runs the last member again: a team's
 // step of 0.7 ms then takes 20 ms. After kTries team steps in a row in which members slept at half
 // of the barriers or more, there is a trial: one thread runs kTries steps. The trial succeeds if
 // its fastest step is faster than the fastest of those team steps. Then one thread runs the next 32
@@ -27,10 +26,7 @@ class Crowd {
   using Clock = std::chrono::steady_clock;
 
   // Whether the next step should run on one thread.
-  bool Alone(size_t batch) {
-    if (batch != batch_) *this = Crowd(batch);
-    return trying_ > 0 || alone_ > 0;
-  }
+  bool Alone() const { return trying_ > 0 || alone_ > 0; }
 
   // Records a step: whether one thread ran it, its duration, and the pool's waits before and after.
   void Stepped(bool alone, double seconds, const ThreadPool::Waits& before,
@@ -61,12 +57,9 @@ class Crowd {
     }
   }
 
-  explicit Crowd(size_t batch = 0) : batch_(batch) {}
-
  private:
   static constexpr int kTries = 3, kShortest = 32, kLongest = 1024;  // steps
 
-  size_t batch_;
   int strikes_ = 0,         // team steps in a row that slept at half their barriers or more
       trying_ = 0,          // steps left of the trial on one thread
       alone_ = 0,           // steps left on one thread after a successful trial

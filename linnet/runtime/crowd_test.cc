@@ -13,10 +13,10 @@ struct Machine {
   ThreadPool::Waits waits{0xfffffff0, 0xfffffff8};  // wraps around during the test
 
   // Runs `count` steps; returns how many of them ran on one thread.
-  int Steps(int count, size_t batch = 1) {
+  int Steps(int count) {
     int alone = 0;
     for (int i = 0; i < count; ++i) {
-      const bool is_alone = crowd.Alone(batch);
+      const bool is_alone = crowd.Alone();
       const ThreadPool::Waits before = waits;
       if (!is_alone) waits.barriers += 10, waits.sleeps += sleeps;
       crowd.Stepped(is_alone, is_alone ? one : team, before, waits);
@@ -46,12 +46,6 @@ TEST(Crowd, OneThreadTakesOverAndTriesTheTeamAgain) {
 TEST(Crowd, TeamThatSleepsAndIsFasterStays) {
   Machine machine{.crowd = Crowd(), .team = 1, .one = 2, .sleeps = 10};
   EXPECT_EQ(machine.Steps(1000), 3);
-}
-
-TEST(Crowd, AnotherBatchSizeStartsOver) {
-  Machine machine{.crowd = Crowd(), .team = 20, .one = 2, .sleeps = 9};
-  machine.Steps(10);
-  EXPECT_EQ(machine.Steps(3, 5), 0);
 }
 
 }  // namespace

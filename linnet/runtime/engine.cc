@@ -74,12 +74,12 @@ class LINNET_HIDDEN Engine::Impl {
   // barriers. Otherwise all threads run all sequences together, splitting each layer.
   struct Division {
     size_t threads;
-    bool few = false;  // a step of so few sequences that one thread may be faster
-    bool alone = false;
+    bool alone;
+    Crowd* crowd = nullptr;  // not null if the rows are so few that one thread may be faster
   };
 
   struct Scratch {
-    Crowd crowd;
+    std::vector<Crowd> crowds;  // for each number of rows that is few
     struct Member {
       AlignedBuffer<float> buffer;
       Workspace work{};
@@ -115,8 +115,8 @@ class LINNET_HIDDEN Engine::Impl {
   };
 
   Division Divide(size_t batch, size_t length);
-  // Calls walk(0), .., walk(threads - 1), each on a thread of its own. If `few`, times the call;
-  // Divide() then chooses between one thread and all threads by these times.
+  // Calls walk(0), .., walk(threads - 1), each on a thread of its own. If there is a crowd, it
+  // times the call, and by these times Divide() chooses between one thread and all threads.
   void RunOn(const Division& division, FunctionRef<void(int)> walk);
   void ReadRows(StateData& state, const size_t* chosen, size_t batch, Source source, size_t length,
                 std::span<float> outputs, Reading reading = Reading::kPieces);
@@ -152,7 +152,9 @@ class LINNET_HIDDEN Engine::Impl {
 
 Engine::Impl::Impl(std::shared_ptr<const Model> model, const EngineOptions& options)
     : model_(std::move(model)), pool_(options.threads) {
-  scratch_.members.resize(static_cast<size_t>(pool_.size()));
+  const auto threads = static_cast<size_t>(pool_.size());
+  scratch_.members.resize(threads);
+  scratch_.crowds.resize(kAloneRows * threads);
 }
 
 StateData& Engine::Impl::Of(State& state) const {
@@ -390,13 +392,15 @@ void Engine::Impl::Read(StateData& state, const size_t* chosen, size_t batch,
 }
 
 Engine::Impl::Division Engine::Impl::Divide(size_t batch, size_t length) {
-  Division division{.threads = static_cast<size_t>(pool_.size())};
-  size_t& threads = division.threads;
-  division.few = threads > 1 && length == 1 && batch < kAloneRows * threads;
-  if (division.few && scratch_.crowd.Alone(batch)) threads = 1;
-  division.alone = threads == 1 || (length == 1 ? batch >= kAloneRows * threads
-                                                : batch >= 4 * threads || batch % threads == 0);
-  return division;
+  const auto threads = static_cast<size_t>(pool_.size());
+  const size_t few = kAloneRows * threads;
+  if (threads == 1 || (length == 1 ? batch >= few : batch >= 4 * threads || batch % threads == 0)) {
+    return {.threads = threads, .alone = true};
+  }
+  if (batch * length >= few) return {.threads = threads, .alone = false};
+  Crowd& crowd = scratch_.crowds[batch * length];
+  const bool one = crowd.Alone();
+  return {.threads = one ? 1 : threads, .alone = one, .crowd = &crowd};
 }
 
 void Engine::Impl::RunOn(const Division& division, FunctionRef<void(int)> walk) {
@@ -407,9 +411,9 @@ void Engine::Impl::RunOn(const Division& division, FunctionRef<void(int)> walk) 
   } else {
     pool_.Run(walk);
   }
-  if (division.few) {
+  if (division.crowd != nullptr) {
     const std::chrono::duration<double> took = Crowd::Clock::now() - began;
-    scratch_.crowd.Stepped(division.threads == 1, took.count(), before, pool_.waits());
+    division.crowd->Stepped(division.threads == 1, took.count(), before, pool_.waits());
   }
 }
 

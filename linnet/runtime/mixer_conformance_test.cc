@@ -297,11 +297,20 @@ TEST_P(TokenConformance, StepsInOneCallHaveTheBitsOfSteps) {
       for (const size_t batch : {1, 3}) {
         SCOPED_TRACE(StrCat(PrecisionName(precision), ", ", threads, " threads, batch ", batch));
         State state = engine.NewState(batch), apart = engine.NewState(batch);
+        // The last sequence is one position ahead.
+        const size_t ahead = batch - 1;
+        Floats last(width);
+        engine.Step(state, {&ahead, 1}, of.Sequence(ahead).Slice(0, 1).tokens, last);
+        engine.Step(apart, {&ahead, 1}, of.Sequence(ahead).Slice(0, 1).tokens, last);
         size_t read = 0;
         for (const size_t count : {1, 5, 20, 2, 3}) {
           Input piece;
-          for (size_t i = 0; i < batch; ++i) piece.Append(of.Sequence(i).Slice(read, count));
-          Floats got(batch * count * width), last(batch * width), want = got;
+          for (size_t i = 0; i < batch; ++i) {
+            piece.Append(of.Sequence(i).Slice(read + (i == ahead), count));
+          }
+          Floats got(batch * count * width), want = got;
+          last.resize(batch * width);
+          State fork = state.Clone();
           engine.Steps(state, piece.tokens, count, got);
           for (size_t t = 0; t < count; ++t) {
             Tokens one;
@@ -313,11 +322,32 @@ TEST_P(TokenConformance, StepsInOneCallHaveTheBitsOfSteps) {
           }
           EXPECT_EQ(got, want) << count << " steps from position " << read;
           read += count;
-          EXPECT_EQ(state.position(batch - 1), read);
+          EXPECT_EQ(state.position(ahead), read + 1);
+          // The same with the last positions' outputs only, then with none.
+          Floats only(count < 20 ? 0 : batch * width);
+          engine.Steps(fork, piece.tokens, count, only);
+          if (!only.empty()) EXPECT_EQ(only, last);
+          EXPECT_EQ(fork.ToBytes(engine.model()), state.ToBytes(engine.model()));
         }
         EXPECT_EQ(state.ToBytes(engine.model()), apart.ToBytes(engine.model()));
       }
     }
+  }
+}
+
+TEST_P(TokenConformance, ABlockOfStepsHasTheBitsOfSteps) {
+  Subject& of = subject();
+  Engine engine(of.In(Precision::kF32), {.threads = 2});
+  const size_t width = engine.output_size();
+  State state = engine.NewState(1), apart = engine.NewState(1);
+  const Input input = of.Sequence(0);
+  Floats got(kLongest * width), last(width);
+  engine.Steps(state, input.Slice(0, kLongest - 1).tokens, kLongest - 1,
+               std::span(got).first((kLongest - 1) * width));
+  engine.Steps(state, input.Slice(kLongest - 1, 1).tokens, 1, std::span(got).last(width));
+  for (size_t t = 0; t < kLongest; ++t) {
+    engine.Step(apart, input.Slice(t, 1).tokens, last);
+    ASSERT_EQ(Row(got, t, width), last) << t;
   }
 }
 

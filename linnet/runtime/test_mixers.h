@@ -12,7 +12,7 @@
 
 namespace linnet {
 
-inline constexpr size_t kLongest = 160;  // longer than a block and than the models' max_length
+inline constexpr size_t kLongest = 200;  // longer than a block and than the models' max_length
 inline constexpr int kMaxLength = 60;
 
 struct MixerCase {

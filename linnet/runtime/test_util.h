@@ -22,7 +22,7 @@ namespace linnet {
 // Chinese characters.
 inline std::shared_ptr<const Model> RandomModel(
     const std::string& task, const std::string& unit, int max_length = 40, uint64_t seed = 11,
-    const std::string& characters = "abcdefghijkl，。海上明月") {
+    const std::string& characters = "abcdefghijkl，。海上明月", const MixerSpec& mixer = {}) {
   ModelSpec spec;
   spec.task = task, spec.head.kind = HeadKind::kCategorical,
   spec.input.positions = Positions::kAdded, spec.head.tied = true;
@@ -30,6 +30,7 @@ inline std::shared_ptr<const Model> RandomModel(
   if (unit == "character") text = {TextUnit::kCharacter, characters};
   spec.part = text;
   spec.input.vocabulary = spec.head.classes = static_cast<int>(Vocabulary(text).size());
+  spec.stack.mixer() = mixer;
   spec.stack.repeat = 2, spec.stack.mixer().heads = 2, spec.stack.mixer().query_dim = 4,
   spec.stack.mixer().value_dim = 4, spec.stack.d_model = 16;
   spec.stack.d_ff = 24, spec.input.value_embedding = 16, spec.input.max_length = max_length;

@@ -26,32 +26,32 @@ class ModelDrafter : public Drafter {
     GoBack(text);
     Read(text.subspan(read_.size()));
     std::vector<int32_t> guesses;
-    kept_.clear();
     while (true) {
       for (const int32_t token : vocabulary_.unwritten()) {
         logits_[static_cast<size_t>(token)] = -INFINITY;
       }
       guesses.push_back(Choose(logits_, choice, rng));
       if (guesses.size() == count || guesses.back() == vocabulary_.end()) return guesses;
-      kept_.push_back(state_.Clone());
+      State before = state_.Clone();
       Read({&guesses.back(), 1});
+      kept_.push_back(std::move(before));
     }
   }
 
  private:
-  // Makes the state one that has read a beginning of the text, without its last token.
+  // Goes back to a state that has read a beginning of the text, without the text's last token.
   void GoBack(std::span<const int32_t> text) {
-    const auto mine = std::mismatch(read_.begin(), read_.end(), text.begin(), text.end()).first;
-    const auto common = std::min(static_cast<size_t>(mine - read_.begin()), text.size() - 1);
-    if (common == read_.size()) return;
+    const auto end = std::mismatch(read_.begin(), read_.end(), text.begin(), text.end()).first;
+    const auto common = std::min(static_cast<size_t>(end - read_.begin()), text.size() - 1);
     const size_t first = read_.size() - kept_.size();  // tokens that kept_[0] has read
-    if (common >= first) {
+    if (common < read_.size() && common >= first) {
       state_ = std::move(kept_[common - first]);
       read_.resize(common);
-    } else {
+    } else if (common < read_.size()) {
       state_.Reset();
       read_.clear();
     }
+    kept_.clear();
   }
   void Read(std::span<const int32_t> tokens) {
     engine_.Prefix(state_, tokens, tokens.size(), logits_);
@@ -61,8 +61,8 @@ class ModelDrafter : public Drafter {
   Engine& engine_;
   const Vocabulary vocabulary_;
   State state_;
-  std::vector<int32_t> read_;  // by state_
-  std::vector<State> kept_;    // kept_[i] has read the last guesses up to the i-th
+  std::vector<int32_t> read_;  // the tokens that state_ has read
+  std::vector<State> kept_;    // the states before each of the last kept_.size() tokens of read_
   std::vector<float> logits_;
 };
 
@@ -86,7 +86,8 @@ class Repeater : public Drafter {
   }
 
  private:
-  static constexpr size_t kTokens = 4;  // fewer occur again by chance, and are followed by others
+  // Fewer tokens occur again by chance, and other tokens follow them.
+  static constexpr size_t kTokens = 4;
 
   static uint64_t Hash(std::span<const int32_t> text) {
     uint64_t hash = 0;
@@ -103,8 +104,13 @@ class Repeater : public Drafter {
 
 }  // namespace
 
-std::unique_ptr<Drafter> MakeDrafter(Engine& engine) {
-  return std::make_unique<ModelDrafter>(engine);
+std::unique_ptr<Drafter> MakeDrafter(Engine& small, const Model& large) {
+  const TextSpec *own = small.model().spec().text(), *other = large.spec().text();
+  if (own == nullptr || other == nullptr || *own != *other) {
+    throw InputError(small.model().path(), ": cannot draft for ", large.path(),
+                     ", which has another vocabulary");
+  }
+  return std::make_unique<ModelDrafter>(small);
 }
 std::unique_ptr<Drafter> MakeRepeater() { return std::make_unique<Repeater>(); }
 

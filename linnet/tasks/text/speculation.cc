@@ -1,30 +1,46 @@
 #include "linnet/tasks/text/speculation.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 namespace linnet {
 namespace {
 
-// After wrong guesses the state goes back, and the tokens of the text that it had read with them
-// are read again with the next guesses. Beyond this number they are read on their own.
-constexpr size_t kAgain = 16;
+// After a wrong guess, the tokens of the last pass that were right are read again, together with
+// the next guesses. If they are more than this number, they are read in a pass of their own.
+constexpr size_t kMostAgain = 4;
 
 }  // namespace
+
+size_t GuessCount::Next() {
+  if (pause_ == 0) return count_;
+  --pause_;
+  return 0;
+}
+
+void GuessCount::Guessed(size_t guesses, size_t right) {
+  if (right > 0) {
+    next_pause_ = 0;
+    if (right == guesses) count_ = std::min(most_, count_ + 1);
+  } else if (count_ > 1) {
+    count_ /= 2;
+  } else {
+    pause_ = next_pause_;
+    next_pause_ = std::min(2 * next_pause_ + 1, kLongestPause);
+  }
+}
 
 Speculator::Speculator(Engine& engine, State state, std::vector<int32_t> text, Drafter* drafter,
                        size_t guesses)
     : engine_(engine),
-      state_(std::move(state)),
-      text_(std::move(text)),
       drafter_(drafter),
-      most_(guesses),
-      count_(guesses) {
+      count_(guesses),
+      state_(std::move(state)),
+      text_(std::move(text)) {
   if (drafter_ != nullptr) before_ = state_.Clone();
 }
 
-std::span<const float> Speculator::Step(int32_t token, const ChoiceOptions& choice,
+std::span<const float> Speculator::Step(int32_t token, size_t most, const ChoiceOptions& choice,
                                         const Philox& rng) {
   text_.push_back(token);
   const size_t next = at_ + 1;
@@ -32,27 +48,27 @@ std::span<const float> Speculator::Step(int32_t token, const ChoiceOptions& choi
     ++accepted_;
     return Row(at_ = next);
   }
+  if (first_ < piece_.size()) count_.Guessed(piece_.size() - first_, next - first_);
   if (next < piece_.size()) {
     state_.Assign(0, before_);
     piece_.resize(next);
-    if (next == 1) count_ = std::max<size_t>(1, count_ / 2);
   } else {
     piece_.clear();
-    count_ = std::min(most_, count_ + 1);
   }
-  if (piece_.size() > kAgain) {
+  if (piece_.size() > kMostAgain) {
     engine_.Steps(state_, piece_, piece_.size(), {});
     piece_.clear();
   }
   at_ = piece_.size();
   piece_.push_back(token);
-  const std::optional<size_t> most = engine_.model().most_positions();
-  const size_t count = most ? std::min(count_, *most - text_.size()) : count_;
-  if (drafter_ != nullptr && count > 0) {
+  first_ = piece_.size();
+  const size_t count = drafter_ == nullptr || most == 0 ? 0 : std::min(count_.Next(), most);
+  if (count > 0) {
     const std::vector<int32_t> guesses = drafter_->Guess(text_, count, choice, rng);
-    guessed_ += guesses.size();
-    piece_.insert(piece_.end(), guesses.begin(), guesses.end());
-    if (!guesses.empty()) before_.Assign(0, state_);
+    const size_t taken = std::min(count, guesses.size());
+    piece_.insert(piece_.end(), guesses.begin(), guesses.begin() + static_cast<ptrdiff_t>(taken));
+    guessed_ += taken;
+    if (taken > 0) before_.Assign(0, state_);
   }
   outputs_.resize(piece_.size() * engine_.output_size());
   engine_.Steps(state_, piece_, piece_.size(), outputs_);

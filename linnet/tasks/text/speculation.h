@@ -3,7 +3,7 @@
 // same, to the byte, as without a drafter.
 //
 //   Speculator speculator(engine, std::move(state), prompt, &drafter, /*guesses=*/2);
-//   logits = speculator.Step(token, draft.choice(), draft.rng());      // instead of Engine::Step()
+//   logits = speculator.Step(token, most, draft.choice(), draft.rng());  // for Engine::Step()
 #ifndef LINNET_TASKS_TEXT_SPECULATION_H_
 #define LINNET_TASKS_TEXT_SPECULATION_H_
 
@@ -17,17 +17,40 @@
 
 namespace linnet {
 
+// Decides how many tokens to guess: half as many after a first guess that was wrong, one more after
+// guesses that were all right. If even single guesses are wrong again and again, it pauses for more
+// and more passes.
+class GuessCount {
+ public:
+  explicit GuessCount(size_t most) : most_(most), count_(most) {}
+
+  // The number of tokens to guess in the next pass.
+  size_t Next();
+  // Records how many of the tokens guessed in the last pass were right.
+  void Guessed(size_t guesses, size_t right);
+
+ private:
+  static constexpr size_t kLongestPause = 31;
+
+  const size_t most_;
+  size_t count_;
+  size_t pause_ = 0;       // passes left without guesses
+  size_t next_pause_ = 0;  // length of the pause after the next wrong guess
+};
+
 // Continues one sequence, like Engine::Step().
 class Speculator {
  public:
-  // state: has read `text`. drafter: null: none, every token is a step. The engine and the drafter
-  // must outlive this object.
+  // state: has read `text`. guesses: the maximum number of tokens guessed at a time. Without a
+  // drafter (null), every token is a step. The engine and the drafter must outlive this object.
   Speculator(Engine& engine, State state, std::vector<int32_t> text, Drafter* drafter,
              size_t guesses);
 
-  // Reads a token. Returns the head's outputs for the next one, valid until the next call. choice,
-  // rng: those by which the caller will choose the next tokens.
-  std::span<const float> Step(int32_t token, const ChoiceOptions& choice, const Philox& rng);
+  // Reads a token. Returns the head's outputs for the next one, valid until the next call. most: the
+  // maximum number of tokens that will be read after this one. choice, rng: the options and the
+  // random numbers by which the caller will choose the next tokens.
+  std::span<const float> Step(int32_t token, size_t most, const ChoiceOptions& choice,
+                              const Philox& rng);
 
   size_t position() const { return text_.size(); }
   size_t guessed() const { return guessed_; }
@@ -39,13 +62,16 @@ class Speculator {
   }
 
   Engine& engine_;
-  State state_, before_;  // after piece_; before it, if it ends with guesses
-  std::vector<int32_t> text_, piece_;
-  size_t at_ = 0;               // piece_[0 .. at_] ends the text; the tokens behind it are guesses
-  std::vector<float> outputs_;  // at each token of piece_
   Drafter* const drafter_;
-  const size_t most_;  // guesses
-  size_t count_;       // guesses at a time; fewer after wrong ones
+  GuessCount count_;
+  State state_;   // has read piece_
+  State before_;  // the state before piece_; valid if piece_ ends with guesses
+  std::vector<int32_t> text_;
+  // The tokens of the last pass: tokens of the text that were read again, the new token, guesses.
+  std::vector<int32_t> piece_;
+  size_t first_ = 0;            // index of the first guess in piece_
+  size_t at_ = 0;               // index of the text's last token in piece_
+  std::vector<float> outputs_;  // at each token of piece_
   size_t guessed_ = 0, accepted_ = 0;
 };
 

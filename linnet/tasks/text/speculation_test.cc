@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "linnet/error.h"
@@ -45,7 +46,7 @@ TEST(Speculation, LeavesTheTextAsItIs) {
         SCOPED_TRACE(StrCat(temperature, ", ", tokens, " tokens, ", guesses, " guesses"));
         options.guesses = guesses;
         for (Engine* draft : {static_cast<Engine*>(nullptr), &same, &shorter, &other}) {
-          const auto drafter = draft ? MakeDrafter(*draft) : MakeRepeater();
+          const auto drafter = draft ? MakeDrafter(*draft, engine.model()) : MakeRepeater();
           options.drafter = drafter.get();
           const Written got = Write(engine, options);
           EXPECT_EQ(got.text, plain.text);
@@ -60,6 +61,44 @@ TEST(Speculation, LeavesTheTextAsItIs) {
   }
 }
 
+// Guesses what another drafter guesses, but sometimes changes the last token.
+class Careless : public Drafter {
+ public:
+  explicit Careless(Drafter& careful) : careful_(careful) {}
+  std::vector<int32_t> Guess(std::span<const int32_t> text, size_t count,
+                             const ChoiceOptions& choice, Philox rng) override {
+    std::vector<int32_t> guesses = careful_.Guess(text, count, choice, rng);
+    if (text.size() % 3 > 0) guesses.back() = guesses.back() == 5 ? 6 : 5;
+    return guesses;
+  }
+
+ private:
+  Drafter& careful_;
+};
+
+// The state goes back after wrong guesses in a growing cache, in a ring of recent keys, and in a
+// model that keeps the tokens instead of a state.
+TEST(Speculation, LeavesTheTextOfOtherAttentionAsItIs) {
+  const MixerSpec mixers[] = {{.kind = "full"},
+                              {.kind = "full", .window = 5},
+                              {.kind = "gated-delta-net"},
+                              {.kind = "reformer", .lsh_buckets = 4, .lsh_chunk = 4}};
+  for (const MixerSpec& mixer : mixers) {
+    SCOPED_TRACE(StrCat(mixer.kind, ", window ", mixer.window));
+    const auto model = RandomModel("text", "character", 200, /*seed=*/1, "abcdefghijkl", mixer);
+    Engine engine(model, {.threads = 2}), same(model, {.threads = 1});
+    const auto careful = MakeDrafter(same, *model);
+    Careless drafter(*careful);
+    TextOptions options{.tokens = 150, .choice = {.temperature = 0.3f}, .seed = 4};
+    const std::string plain = Write(engine, options).text;
+    options.drafter = &drafter, options.guesses = 4;
+    const Written got = Write(engine, options);
+    EXPECT_EQ(got.text, plain);
+    EXPECT_GT(got.accepted, 0u);
+    EXPECT_LT(got.accepted, got.guessed);
+  }
+}
+
 TEST(Speculation, StopsAtStopWords) {
   Engine engine(RandomModel("text", "character", 400), {.threads = 1});
   TextOptions options{.tokens = 200, .choice = {.temperature = 0.8f}, .seed = 2};
@@ -69,23 +108,81 @@ TEST(Speculation, StopsAtStopWords) {
   const Written plain = Write(engine, options);
   EXPECT_EQ(plain.end, TextEnd::kStop);
   Engine same(RandomModel("text", "character", 400), {.threads = 1});
-  const auto drafter = MakeDrafter(same);
+  const auto drafter = MakeDrafter(same, engine.model());
   options.drafter = drafter.get();
   EXPECT_EQ(Write(engine, options).text, plain.text);
 }
 
-// A guess that is not in the model's vocabulary.
-class Stranger : public Drafter {
-  std::vector<int32_t> Guess(std::span<const int32_t>, size_t, const ChoiceOptions&,
+// Always guesses these tokens, and records how many were wanted.
+class Stubborn : public Drafter {
+ public:
+  explicit Stubborn(std::vector<int32_t> tokens) : tokens_(std::move(tokens)) {}
+  std::vector<int32_t> Guess(std::span<const int32_t>, size_t count, const ChoiceOptions&,
                              Philox) override {
-    return {1 << 20};
+    counts.push_back(count);
+    return tokens_;
   }
+  std::vector<size_t> counts;
+
+ private:
+  const std::vector<int32_t> tokens_;
 };
 
 TEST(Speculation, RefusesAnotherVocabulary) {
   Engine engine(RandomModel("text", "character"), {.threads = 1});
-  Stranger stranger;
+  Engine bytes(RandomModel("text", "byte"), {.threads = 1});
+  EXPECT_THROW(MakeDrafter(bytes, engine.model()), InputError);
+  Stubborn stranger({1 << 20});
   EXPECT_THROW(Write(engine, {.drafter = &stranger}), Error);
+}
+
+TEST(Speculation, IgnoresGuessesBeyondTheCount) {
+  Engine engine(RandomModel("text", "character"), {.threads = 1});
+  TextOptions options{.tokens = 12, .choice = {.temperature = 0}};
+  const std::string plain = Write(engine, options).text;
+  Stubborn stubborn(std::vector<int32_t>(100, 5));
+  options.drafter = &stubborn, options.guesses = 3;
+  const Written got = Write(engine, options);
+  EXPECT_EQ(got.text, plain);
+  ASSERT_FALSE(stubborn.counts.empty());
+  size_t wanted = 0;
+  for (const size_t count : stubborn.counts) wanted += count;
+  EXPECT_EQ(got.guessed, wanted);
+}
+
+// The last token is drawn from the outputs at the one before, and is not read.
+TEST(Speculation, GuessesOnlyTokensThatWillBeRead) {
+  Engine engine(RandomModel("text", "character"), {.threads = 1});
+  Stubborn stubborn({5});
+  TextOptions options{.tokens = 2, .choice = {.temperature = 0}, .drafter = &stubborn};
+  ASSERT_EQ(Write(engine, options).end, TextEnd::kTokens);
+  EXPECT_EQ(stubborn.counts, std::vector<size_t>{});
+  options.tokens = 3, options.guesses = 9;
+  ASSERT_EQ(Write(engine, options).end, TextEnd::kTokens);
+  EXPECT_EQ(stubborn.counts, std::vector<size_t>{1});
+}
+
+TEST(GuessCount, HalvesPausesAndGrows) {
+  GuessCount count(8);
+  const auto next = [&](size_t right) {
+    const size_t guesses = count.Next();
+    if (guesses > 0) count.Guessed(guesses, std::min(right, guesses));
+    return guesses;
+  };
+  std::vector<size_t> counts;
+  for (int i = 0; i < 10; ++i) counts.push_back(next(0));
+  EXPECT_EQ(counts, (std::vector<size_t>{8, 4, 2, 1, 1, 0, 1, 0, 0, 0}));
+  size_t passes = 0, guessed = 0;
+  for (; passes < 320; ++passes) guessed += next(0);
+  EXPECT_LE(guessed, 14u);  // the longest pauses have 31 passes
+  while (next(9) == 0) {
+  }
+  counts.clear();
+  for (int i = 0; i < 9; ++i) counts.push_back(next(9));
+  EXPECT_EQ(counts, (std::vector<size_t>{2, 3, 4, 5, 6, 7, 8, 8, 8}));
+  EXPECT_EQ(next(1), 8u);  // some were right: the number stays
+  EXPECT_EQ(next(0), 8u);
+  EXPECT_EQ(next(0), 4u);
 }
 
 // A drafter may be called for any text, in any order.
@@ -93,14 +190,14 @@ TEST(Speculation, AModelDraftsWhatItWouldWrite) {
   const auto model = RandomModel("text", "character", 100);
   const Vocabulary vocabulary = VocabularyOf(*model);
   Engine engine(model, {.threads = 1}), again(model, {.threads = 1});
-  const std::unique_ptr<Drafter> drafter = MakeDrafter(engine);
+  const std::unique_ptr<Drafter> drafter = MakeDrafter(engine, *model);
   std::vector<int32_t> text = {5, 6, 7, 8, 9, 10, 11};
   for (const auto& [length, count, change] : std::vector<std::tuple<size_t, size_t, int32_t>>{
            {3, 5, 0}, {4, 5, 0}, {7, 2, 0}, {7, 3, 1}, {2, 4, 0}, {6, 30, 2}, {6, 30, 0}}) {
     text[1] += change;
     const std::span<const int32_t> read = std::span(text).first(length);
     const ChoiceOptions choice{.temperature = 0.5f};
-    const std::unique_ptr<Drafter> fresh = MakeDrafter(again);
+    const std::unique_ptr<Drafter> fresh = MakeDrafter(again, *model);
     const std::vector<int32_t> got = drafter->Guess(read, count, choice, Philox(length));
     EXPECT_EQ(got, fresh->Guess(read, count, choice, Philox(length)));
     EXPECT_TRUE(got.size() == count || got.back() == vocabulary.end());

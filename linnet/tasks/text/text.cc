@@ -141,6 +141,7 @@ std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary
 
 TextEnd TextWriter::Write(const std::string& prompt, const TextOptions& options,
                           const std::function<bool(std::string_view)>& reader) {
+  guessed_ = accepted_ = 0;
   TextDraft draft(vocabulary_, options);
   const std::vector<int32_t> read = TextPrompt(engine_.model(), vocabulary_, prompt);
   const std::optional<size_t> most = engine_.model().most_positions();
@@ -160,7 +161,10 @@ TextEnd TextWriter::Write(const std::string& prompt, const TextOptions& options,
     if (!shown.empty() && !reader(shown)) return TextEnd::kReader;
     if (!token || full) return draft.end();
     if (position == trained && options.beyond_training) options.beyond_training(trained);
-    logits = speculator.Step(*token, draft.choice(), draft.rng());
+    // The text's last token is not read.
+    size_t more = options.tokens - draft.tokens() - 1;
+    if (most) more = std::min(more, *most - position - 1);
+    logits = speculator.Step(*token, more, draft.choice(), draft.rng());
   }
 }
 
