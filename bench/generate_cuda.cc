@@ -20,8 +20,8 @@ double GpuTolerance(Precision precision) { return precision == Precision::kF32 ?
 
 // Compares the outputs of steps, for the first and the last sequence of the batch, with the
 // reference (ModelRef). Returns the largest relative error of a position; throws RuntimeError if it
-// is too large. The kernel buffers keys and values, and adds them to the state when the buffer is
-// full (kernels/linear_step.h); within 20 positions, this happens at least once.
+// is too large. 20 positions are enough: the kernel adds keys and values to the state every 8
+// positions in fp32, every 16 in bf16 (RecentKeys() in kernels/linear_step.h).
 double Check(CudaEngine& engine, const Checkpoint& checkpoint) {
   const ModelSpec& spec = checkpoint.spec();
   const auto length = static_cast<size_t>(std::min(spec.input.max_length, 20));
@@ -69,6 +69,7 @@ std::vector<Record> MeasureGenerationOnCuda(const Checkpoint& checkpoint, const 
   CudaEngine engine(checkpoint, {.batch = batch, .precision = precision, .lanes = options.lanes});
   const ModelSpec& spec = engine.model().spec();
   const double error = Check(engine, checkpoint);
+  // Each step reads a pixel and draws the next one. The first pixel needs no step.
   const auto pixels = static_cast<size_t>(spec.input.max_length) + 1;
   const double steps = static_cast<double>(pixels - 1);
 
@@ -80,12 +81,18 @@ std::vector<Record> MeasureGenerationOnCuda(const Checkpoint& checkpoint, const 
     seconds.push_back(watch.Seconds());
   } while (whole.Seconds() < options.seconds);
   std::sort(seconds.begin(), seconds.end());
+  // image: seconds per image, a batch's time divided by its size. The times of a step, below, are
+  // seconds for the whole batch: measured (a mean over many steps), and its lower bounds by memory
+  // traffic and by matrix products.
   const double image = seconds[seconds.size() / 2] / static_cast<double>(batch);
   const double step = engine.SecondsOfStep(std::min<size_t>(pixels - 1, 256));
   const double moved = engine.StepBytes() / limits.bytes_per_second;
   const double multiplied = engine.StepOperations() / limits.operations_per_second;
   const double limit = steps * std::max(moved, multiplied) / static_cast<double>(batch);
 
+  // Only us_per_token is divided by the batch; the other "us" are times of the whole batch. In
+  // product_gops, a multiply and an add are two operations. lanes: the number of parts of the batch
+  // that step on streams of their own (CudaOptions).
   nlohmann::ordered_json identity = {{"model", name},
                                      {"attention", spec.stack.mixer().kind},
                                      {"N", pixels},

@@ -25,8 +25,8 @@ inline constexpr size_t kCacheLine = 64;
 // The smallest multiple of `step` that is at least `n`.
 constexpr size_t RoundUp(size_t n, size_t step) { return (n + step - 1) / step * step; }
 
-// Bytes of a huge page. Arrays of at least 2 * kHugePage bytes request huge pages, because a batch
-// of states would span thousands of the usual 4 kB pages.
+// Bytes of a huge page. Arrays of at least 2 * kHugePage bytes request huge pages: a batch of
+// states would span thousands of 4 kB pages, and accesses to it would miss the TLB.
 inline constexpr size_t kHugePage = size_t{2} << 20;
 
 template <typename T>

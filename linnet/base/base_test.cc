@@ -52,7 +52,7 @@ TEST(Hash, ValuesAreFixed) {
   EXPECT_EQ(hash("abc", Hash(std::as_bytes(std::span(text)))), "a64c3052427b18f6");
 }
 
-// The known-answer vectors of the Random123 distribution (kat_vectors, philox4x32 10).
+// Test vectors published with the Random123 library (file kat_vectors, entry philox4x32 10).
 TEST(Philox, MatchesThePublishedVectors) {
   Philox zero(0, 0, 0);
   EXPECT_EQ(zero.Next(), 0x6627e8d5u);

@@ -6,7 +6,7 @@
 
 namespace linnet {
 
-// Four independent lanes hide the latency of the multiplications.
+// Four independent accumulators (`lanes`) hide the latency of the multiplications.
 uint64_t Hash(std::span<const std::byte> bytes, uint64_t seed) {
   constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;
   uint64_t lanes[4] = {seed, seed ^ 1, seed ^ 2, seed ^ 3};

@@ -1,4 +1,5 @@
-// LINNET_HIDDEN keeps a class that is nested in an exported one out of the symbols of liblinnet.so.
+// LINNET_HIDDEN keeps a class nested in an exported class out of the exported symbols of
+// liblinnet.so.
 //
 //   struct LINNET_HIDDEN Engine::Impl { ... };
 #ifndef LINNET_BASE_HIDDEN_H_

@@ -1,4 +1,4 @@
-// The larger of two errors. Unlike std::max(), keeps a NaN.
+// The larger of two numerical errors. Unlike std::max(), it never drops a NaN.
 #ifndef LINNET_BASE_LARGER_ERROR_H_
 #define LINNET_BASE_LARGER_ERROR_H_
 

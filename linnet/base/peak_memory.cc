@@ -46,7 +46,7 @@ int64_t AvailableMemory() {
 
 int64_t MachineMemory() {
 #ifdef __EMSCRIPTEN__
-  return int64_t{2} << 30;  // = -sMAXIMUM_MEMORY; sysconf() reports only the memory in use
+  return int64_t{2} << 30;  // as linked (-sMAXIMUM_MEMORY); sysconf() reports the memory in use
 #else
   return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
 #endif

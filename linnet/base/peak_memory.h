@@ -14,11 +14,11 @@ namespace linnet {
 // number from getrusage(), it excludes the memory that the process had before exec().
 int64_t PeakMemory();
 
-// Restarts the measurement, if the kernel supports it.
+// Restarts the measurement, if the operating system supports it.
 void ResetPeakMemory();
 
 // Bytes that can still be allocated before the machine, or the container's control group, runs out
-// of memory; 0 if the kernel does not report this number.
+// of memory; 0 if the operating system does not report this number.
 int64_t AvailableMemory();
 
 // Physical memory of the machine, in bytes.

@@ -5,7 +5,7 @@
 //   while (...) progress.Update(StrCat("step ", step));   // shows at most a few times a second
 //   progress.Finish("done");
 //
-// The caller owns the stream and decides whether to print.
+// The caller owns the stream. A ProgressLine always prints; for quiet work, create none.
 #ifndef LINNET_BASE_PROGRESS_H_
 #define LINNET_BASE_PROGRESS_H_
 
@@ -31,8 +31,8 @@ class ProgressLine {
   using Clock = std::chrono::steady_clock;
   std::ostream& out_;
   const bool in_place_;
-  Clock::time_point shown_{};
-  size_t width_ = 0;  // bytes of the current line
+  Clock::time_point shown_{};  // time of the last Update() that was shown
+  size_t width_ = 0;           // bytes of the current line
 };
 
 class Stopwatch {

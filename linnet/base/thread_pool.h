@@ -1,7 +1,7 @@
 // A fixed set of threads for inference. Run() calls one function (the body) on all of them; For()
-// gives each thread one range of the work. Barriers spin for about ten microseconds and then sleep,
-// so a step of some tens of microseconds loses no time to system calls, and an idle pool uses no
-// processor time.
+// gives each thread one range of the work. A waiting thread spins for about ten microseconds and
+// then sleeps. The short waits within an inference step thus make no system calls, and an idle pool
+// uses no processor time.
 //
 //   ThreadPool pool(2);
 //   pool.Run([&](int worker) { ...; pool.Barrier(); ...; });   // worker = 0 .. size() - 1
@@ -68,8 +68,8 @@ class ThreadPool {
   std::exception_ptr error_;
   std::atomic<bool> stop_{false};
   alignas(kCacheLine) std::atomic<uint32_t> generation_{0};  // counts calls of Run()
-  alignas(kCacheLine) std::atomic<uint32_t> arrived_{0};
-  alignas(kCacheLine) std::atomic<uint32_t> barrier_{0};  // counts completed barriers
+  alignas(kCacheLine) std::atomic<uint32_t> arrived_{0};     // workers at the current barrier
+  alignas(kCacheLine) std::atomic<uint32_t> barrier_{0};     // counts completed barriers
   alignas(kCacheLine) std::atomic<uint32_t> sleeps_{0};
 };
 

@@ -41,11 +41,11 @@ struct linnet_engine {
 
   std::shared_ptr<const linnet::Model> model;
   linnet::Engine engine;
-  int threads;
+  int threads;  // of the engine's pool; a `count` of 0 gives one per processor
   // Created by the first call that needs them.
   std::optional<linnet::TextWriter> text;
   std::optional<linnet::CoupletWriter> couplets;
-  std::shared_ptr<void> speech;  // private to speech.cc
+  std::shared_ptr<void> speech;  // an EngineSpeech, which only speech.cc knows
 };
 
 struct linnet_state {
@@ -136,7 +136,8 @@ void CheckSize(size_t size, size_t first, const char* name);
 void CheckUnknownFields(const void* options, size_t size, size_t known, const char* name);
 
 // Writes the defaults to a caller's struct of `size` bytes. The caller may use a newer version of
-// the struct than this library; its additional fields are set to zero.
+// the struct than this library; its additional fields are set to zero. `first` is sizeof(Options)
+// below, because no struct has a second version yet.
 template <class Options>
 void Initialize(Options* options, size_t size, const Options& defaults, const char* name) {
   Given(options, name);

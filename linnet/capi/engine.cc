@@ -247,8 +247,8 @@ int linnet_choose(const float* logits, size_t count, const linnet_sampling* samp
       throw linnet::InputError(count, " logits, but tokens are 32-bit numbers; pass fewer");
     }
     Given(token, "the token");
-    // A Philox block gives four random numbers, and a draw uses one, as in TextDraft: draw number
-    // `draw` uses number draw % 4 of block draw / 4.
+    // A Philox block holds four random numbers. A draw uses one of them, as it does in TextDraft
+    // (tasks/text/text.h), so draw n uses number n % 4 of block n / 4.
     linnet::Philox rng(own.seed, own.stream, draw / 4);
     for (uint64_t i = 0; i < draw % 4; ++i) rng.Next();
     *token = Choose(Array(logits, count, "logits"), choice, rng);

@@ -47,8 +47,8 @@ int WithOptions(linnet_engine* engine, const linnet_image_options* options, cons
   });
 }
 
-// A caller's array of the model's outputs from which byte `position` of an image is drawn; empty at
-// position 0.
+// A caller's array of the model's outputs for byte `position` of an image. Empty at position 0: the
+// distribution of the first byte is Model::first_value().
 std::span<const float> Outputs(const Model& model, const float* outputs, size_t position) {
   if (position == 0) return {};
   return Array(outputs, static_cast<size_t>(model.spec().OutputSize()), "outputs");

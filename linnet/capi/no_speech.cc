@@ -7,6 +7,7 @@
 namespace linnet::capi {
 namespace {
 
+// Records LINNET_ERROR_UNSUPPORTED as the last status and returns `failure`.
 template <class Result>
 Result WithoutSpeech(Result failure) {
   return ValueOf(failure, [&]() -> Result {
@@ -15,6 +16,7 @@ Result WithoutSpeech(Result failure) {
   });
 }
 
+// WithoutSpeech() for functions that return a status.
 int NoStatus() {
   WithoutSpeech(0);
   return linnet_last_status();

@@ -9,7 +9,8 @@
 #include "linnet/speech.h"
 
 struct linnet_transcript {
-  std::deque<linnet::Phone> phones;  // a deque, because callers keep pointers to the phones' names
+  // A deque, which never moves its elements: callers keep pointers to the phones' names.
+  std::deque<linnet::Phone> phones;
   double seconds = 0;
 };
 
@@ -34,6 +35,7 @@ struct EngineSpeech {
   size_t beam;
 };
 
+// Returns the engine's Transcriber. Makes a new one if there is none yet or its beam width differs.
 Transcriber& TranscriberOf(linnet_engine& engine, size_t beam) {
   auto own = std::static_pointer_cast<EngineSpeech>(engine.speech);
   if (!own || own->beam != beam) {
@@ -77,6 +79,7 @@ linnet_transcriber& Listening(linnet_transcriber* transcriber) {
   return given;
 }
 
+// Appends newly recognized phones to the transcript.
 void Add(linnet_transcriber& to, const std::vector<Phone>& phones) {
   to.transcript.phones.insert(to.transcript.phones.end(), phones.begin(), phones.end());
   to.transcript.seconds = to.stream.seconds();

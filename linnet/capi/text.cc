@@ -80,7 +80,7 @@ double Nats(Engine& engine, std::span<const int32_t> tokens, size_t first) {
                      "', which gives no probabilities of tokens");
   }
   if (first == 0) throw InputError("the first token has no probability; count from index 1");
-  for (const int32_t token : tokens) {  // the engine checks all tokens but the last
+  for (const int32_t token : tokens) {  // the engine never reads, so never checks, the last token
     if (token < 0 || token >= spec.OutputSize()) {
       throw InputError(engine.model().path(), ": token ", token, " is outside its vocabulary 0 .. ",
                        spec.OutputSize() - 1);

@@ -32,6 +32,7 @@ struct Descriptor {
   int fd = -1;
 };
 
+// True if the checksum of the file is not known.
 bool HasChecksum(const RemoteFile& file, const Sha256& hash) {
   return file.sha256.empty() || hash.Hex() == file.sha256;
 }
@@ -41,7 +42,7 @@ bool HasChecksum(const RemoteFile& file, const Sha256& hash) {
 class PartFile {
  public:
   explicit PartFile(const std::string& path) : path_(path) {
-    // The holder of the lock may have renamed or removed the file since we opened it.
+    // Before Open() got the lock, its previous holder may have renamed or removed the opened file.
     while (!Open()) file_.Close();
     std::byte block[1 << 16];
     while (true) {
@@ -88,8 +89,8 @@ class PartFile {
   }
 
  private:
-  // Opens the file, then locks it. Returns false if the path names another file after this; the
-  // caller must try again.
+  // Opens the file, then locks it. Returns false if the path no longer names the locked file; the
+  // caller must then try again.
   bool Open() {
     file_.fd = open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (file_.fd < 0) {

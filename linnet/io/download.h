@@ -27,13 +27,14 @@ struct RemoteFile {
 struct DownloadOptions {
   std::vector<std::string> mirrors;  // URLs of folders, http or https, in order of preference
   bool force = false;                // replace an existing file that has another checksum
-  int connect_seconds = 20;          // as in HttpRequest
+  int connect_seconds = 20;          // both as in HttpRequest (http.h)
   int stall_seconds = 30;
 };
 
 struct DownloadHooks {
   std::function<bool()> stop = nullptr;  // polled often; true ends the download
-  // Both in bytes. `total` is 0 if neither RemoteFile::size nor the server gives the file's size.
+  // `done` and `total` are in bytes. `total` is 0 if neither RemoteFile::size nor the server gives
+  // the file's size.
   std::function<void(uint64_t done, uint64_t total)> progress = nullptr;
   // Called after each mirror that failed, with its URL and the reason in one line.
   std::function<void(const std::string& line)> failed = nullptr;

@@ -47,7 +47,7 @@ int OpenForReading(const std::string& path, struct stat& info, int flags = 0) {
 // The paths that RemoveTemporaryFiles() removes, in static memory because a signal handler reads
 // them. If the table is full, further files are not removed on a signal.
 struct TemporarySlot {
-  enum : int { kFree, kTaken, kFilled };
+  enum : int { kFree, kTaken, kFilled };  // kTaken: the path is being filled in
   std::atomic<int> state = kFree;
   char path[PATH_MAX] = {};
 };
@@ -233,7 +233,7 @@ void CheckWritableFolder(const std::string& path) {
   std::filesystem::path existing = std::filesystem::absolute(path).lexically_normal();
   std::error_code error;
   while (!std::filesystem::exists(existing, error)) existing = existing.parent_path();
-  AtomicFile probe(existing / ".writable");
+  AtomicFile probe(existing / ".writable");  // not committed, so no file is left
 }
 
 void WriteFileAtomically(const std::string& path, std::span<const std::byte> bytes) {

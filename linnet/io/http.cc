@@ -49,7 +49,7 @@ struct Transfer {
     curl_off_t length = -1;
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
     curl_easy_getinfo(curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
-    const bool part = status == 206;
+    const bool part = status == 206;  // the requested range, not the whole file
     if (!part && status != 200) {
       result.error = StrCat("HTTP status ", status);
       return false;

@@ -260,6 +260,7 @@ class Pickle::Machine {
     PushNew({Kind::kString, static_cast<uint32_t>(p_.strings_.size() - 1), 0});
   }
 
+  // Stores the stack's top value in the memo at index `place`.
   void Remember(uint64_t place) {
     // Python numbers memo entries from 0, and each takes at least one byte of the pickle.
     if (place >= text_.size()) throw Malformed("stores a value at an impossible memo index");
@@ -267,6 +268,7 @@ class Pickle::Machine {
     memo_[place] = Top();
     memoized_ = std::max(memoized_, place + 1);
   }
+  // Pushes the value in the memo at index `place`.
   void Recall(uint64_t place) {
     if (place >= memo_.size() || memo_[place] == kNowhere) {
       throw Malformed("reads a memo index without a value");
@@ -358,6 +360,8 @@ class Pickle::Machine {
     return integers;
   }
 
+  // Throws InputError unless all elements of the tensor lie within its storage and their number
+  // fits into an int64_t.
   void CheckExtent(const PickledTensor& tensor) const {
     const auto wrong = [&] { return Malformed("has a tensor that extends beyond its storage"); };
     int64_t numel = 1, last = tensor.offset;  // last: the largest index used
@@ -379,7 +383,7 @@ class Pickle::Machine {
     if (last >= p_.storages_[tensor.storage].numel) throw wrong();
   }
 
-  // Pops a storage's persistent id: ('storage', type, key, location, numel).
+  // Replaces a storage's persistent id, ('storage', type, key, location, numel), by the storage.
   void PushStorage() {
     const std::span<const PickleRef> id = Tuple(Pop(), "a storage");
     if (id.size() != 5 || String(id[0], "the kind of a storage") != "storage") {
@@ -577,9 +581,9 @@ class Pickle::Machine {
   const std::string& where_;
   size_t at_ = 0;
   std::vector<PickleRef> stack_;
-  std::vector<size_t> marks_;
+  std::vector<size_t> marks_;  // the stack's heights at the marks
   std::vector<PickleRef> memo_;
-  uint64_t memoized_ = 0;
+  uint64_t memoized_ = 0;  // the next index for MEMOIZE
 };
 
 Pickle::Pickle(std::string_view text, const std::string& where) {

@@ -5,9 +5,9 @@
 //   Pickle pickle(text, "model.pth");
 //   if (const std::vector<PickleRef>* list = pickle.DictOf(pickle.root())) ...  // key, value, ...
 //
-// A pickle is limited to 4 MiB. Reading it takes at most about 100 bytes of memory per byte.
-// Values refer to each other by number, so reading needs no recursion. The references in a hostile
-// pickle may be circular.
+// A pickle is limited to 4 MiB. Reading takes at most about 100 bytes of memory per byte of the
+// pickle. Values refer to each other by number, so reading needs no recursion. The references in a
+// hostile pickle may be circular.
 #ifndef LINNET_IO_PICKLE_H_
 #define LINNET_IO_PICKLE_H_
 
@@ -76,6 +76,7 @@ class Pickle {
     uint32_t index = 0;
     int64_t integer = 0;  // an int, a bool, a tuple's length, a Global or a DType
   };
+  // The classes and functions, other than storage types, that a pickle may name.
   enum class Global : uint8_t { kOrderedDict, kRebuildTensor, kRebuildParameter };
   class Machine;
 

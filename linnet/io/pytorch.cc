@@ -160,17 +160,19 @@ InputError NoZip(std::span<const std::byte> bytes, const std::string& path) {
                     Bytes(bytes.size()));
 }
 
-// Whether the tensor is row-major without holes, so that its data is one range of the storage.
+// Whether the tensor, which must not be empty, is row-major without holes, so that its data is one
+// range of the storage.
 bool IsContiguous(const PickledTensor& tensor) {
   int64_t expected = 1;
   for (size_t i = tensor.shape.size(); i-- > 0;) {
     if (tensor.shape[i] == 1) continue;
     if (tensor.stride[i] != expected) return false;
-    expected *= tensor.shape[i];  // the extent was checked: no overflow
+    expected *= tensor.shape[i];  // no overflow: CheckExtent() in pickle.cc has checked the product
   }
   return true;
 }
 
+// CheckExtent() in pickle.cc has checked that the product does not overflow, unless it is 0.
 uint64_t NumElements(const PickledTensor& tensor) {
   uint64_t numel = 1;
   for (int64_t n : tensor.shape) {
@@ -183,7 +185,7 @@ uint64_t NumElements(const PickledTensor& tensor) {
 void CopyStrided(const PickledTensor& tensor, size_t element, const std::byte* from, std::byte* to,
                  uint64_t numel) {
   const size_t rank = tensor.shape.size();
-  std::vector<int64_t> place(rank);
+  std::vector<int64_t> place(rank);  // index along each axis of the element at storage index `at`
   int64_t at = tensor.offset;
   for (uint64_t i = 0; i < numel; ++i) {
     std::memcpy(to + i * element, from + static_cast<size_t>(at) * element, element);
@@ -196,8 +198,8 @@ void CopyStrided(const PickledTensor& tensor, size_t element, const std::byte* f
   }
 }
 
-// A dict and its key. A hostile file may have many dicts with long keys, so paths are joined only
-// on demand.
+// A dict, and the key (`name`) under which its parent holds it. A hostile file may have many dicts
+// with long keys, so paths are joined only on demand.
 struct Candidate {
   PickleRef dict = 0;
   size_t depth = 0, parent = 0;  // parent: index in Search::dicts
@@ -207,7 +209,7 @@ struct Candidate {
 struct Search {
   std::vector<Candidate> dicts;
   std::vector<size_t> found;  // indices of the dicts whose values are all tensors
-  std::string beside;         // name of a dict with tensors and other values, for messages
+  std::string beside;  // for messages: name of a dict that holds other values beside its tensors
 
   // The path of keys joined by dots; "" for the outermost dict.
   std::string KeyOf(size_t index) const {
@@ -384,8 +386,9 @@ class TensorData {
   const Pickle& pickle_;
   ZipReader& zip_;
   const std::string& path_;
-  // Bytes left for copies; initially four times the file's size, more than a genuine file's views
-  // need. With zero strides a hostile file could make a tensor of any size from one element.
+  // Bytes left for copies of non-contiguous tensors; initially four times the file's size, more
+  // than a genuine file needs. With zero strides a hostile file could make a tensor of any size
+  // from one element.
   uint64_t room_;
   std::vector<AlignedBuffer<std::byte>>& data_;
   std::map<std::string, size_t, std::less<>> records_;  // key of a storage -> index in data_
@@ -394,7 +397,7 @@ class TensorData {
 
 // ---- Writing
 
-constexpr const char* kFolder = "archive/";  // the name torch.save uses for streams
+constexpr const char* kFolder = "archive/";  // torch.save's folder name when it writes to a stream
 constexpr uint16_t kPaddingField = 0x4246;   // "FB": the padding field of torch.save
 
 const char* StorageName(DType dtype) {

@@ -156,7 +156,7 @@ TEST(PyTorch, RoundTrip) {
   EXPECT_EQ(ReadFile(path), first);
 }
 
-// Walks the local headers, as torch.load(mmap=True) does.
+// Walks the zip archive's local headers, as torch.load(mmap=True) does.
 TEST(PyTorch, RecordsAreStoredAndAligned) {
   TempDir dir;
   const std::vector<float> x(7, 1.5f);

@@ -21,7 +21,7 @@ static_assert(std::endian::native == std::endian::little, "safetensors data is l
 
 constexpr size_t kLengthBytes = 8;               // a file begins with its header's length
 constexpr uint64_t kMaxHeaderBytes = 100000000;  // the format's own limit
-constexpr int kMaxDepth = 3;                     // header, tensor, shape
+constexpr int kMaxDepth = 3;                     // nesting: header, tensor, shape
 constexpr size_t kMaxRank = 64;                  // PyTorch's limit
 constexpr const char* kMetadataKey = "__metadata__";
 constexpr const char* kFetchAgain = "; copy or download it again";

@@ -188,7 +188,7 @@ TEST(Safetensors, RefusesHostileHeaders) {
       {R"({"x":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", "disagree"},
       {R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})", "disagree"},
       {R"({"x":{"dtype":"F64","shape":[1],"data_offsets":[0,4]}})", "disagree"},
-      // 2^62 x 4 bytes, and 2^32 x 2^32 bytes below, are 2^64, which would wrap to 0.
+      // The sizes of the next two tensors are 2^64 bytes, which would wrap to 0.
       {R"({"x":{"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0]}})", "disagree"},
       {R"({"x":{"dtype":"U8","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", "disagree"},
       {R"({"x":{"dtype":"U8","shape":[9223372036854775807],)"

@@ -62,12 +62,14 @@ std::vector<TarFile> ReadTar(std::span<const uint8_t> archive, const std::string
                                         "it again");
     }
     at += kBlock;
+    // In the ustar format, a second field holds the first folders of a long name.
     const std::string prefix = header[257] == 'u' ? Text(header.subspan(345, 155)) : "";
     const std::string name = (prefix.empty() ? "" : prefix + "/") + Text(header.first(100));
     if (size > archive.size() - at) {
       throw InputError(label, ": truncated within ", name, "; copy or download it again");
     }
     const std::span<const uint8_t> content = archive.subspan(at, size);
+    // Entries for a name that does not fit into a header: type 'L' in GNU tar, 'x' in POSIX.
     if (header[156] == 'L' || (header[156] == 'x' && Contains(content, " path="))) {
       throw InputError(label,
                        ": has names that do not fit into a header; linnet cannot read those, so "

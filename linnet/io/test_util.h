@@ -60,7 +60,7 @@ inline std::string ErrorOf(FunctionRef<void()> body) {
 // An entry of a tar archive.
 struct TestTarEntry {
   std::string name, bytes;
-  char type = '0';  // '5': a folder
+  char type = '0';  // '0': a regular file, '5': a folder
 };
 // Makes a tar archive.
 inline std::string TestTar(const std::vector<TestTarEntry>& entries) {

@@ -15,7 +15,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Does not use hn::Max, whose treatment of NaN differs between targets.
+// max(x, 0), but NaN if x is NaN. hn::Max() treats NaN differently on different targets.
 HWY_INLINE Vec Relu(Vec x) { return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(F32())), x); }
 
 // The value and the derivative of a function.
@@ -25,8 +25,8 @@ struct Dual {
 
 // GELU is x Phi(x) = max(x, 0) - a Phi(-a) with a = |x|, so only the tail Phi(-a) needs a formula:
 // Phi(-a) = exp(-a^2 / 2) t p(t) with t = 1 / (1 + 0.35 a). Here p is the minimax polynomial of
-// degree 8 for 0 <= a <= 14 (relative error 3.2e-8). Larger a are clamped to 14, where the tail is
-// below the smallest normal float.
+// degree 8 for 0 <= a <= 14; its relative error is 3.2e-8. Larger a are clamped to 14, where the
+// tail is below the smallest normal float.
 // The derivative is Phi(x) + x exp(-x^2 / 2) / sqrt(2 pi).
 template <bool kSlope>
 HWY_INLINE Dual GeluDual(Vec x) {

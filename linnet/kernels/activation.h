@@ -12,31 +12,33 @@ namespace linnet::kernels {
 
 enum class Activation {
   kRelu,  // max(x, 0)
-  kGelu,  // x Phi(x), with Phi the normal CDF, not its tanh approximation; error < 1e-7 (1 + |x|)
+  kGelu,  // x Phi(x); Phi is the normal CDF, not the tanh approximation; error < 1e-7 (1 + |x|)
 };
 
-// Replaces x [n] (any alignment) by act(x). NaNs stay NaNs.
+// Replaces x [n] by act(x). x may have any alignment. NaNs stay NaNs.
 void Activate(Activation activation, size_t n, float* x);
 
-// out = act(x), computed in fp32; out [n] may be x.
+// out = act(x), computed in fp32. out [n] may be the same array as x.
 void Activate(Activation activation, size_t n, const float* x, float* out);
 void Activate(Activation activation, size_t n, const BFloat16* x, BFloat16* out);
 
-// out[r, i] = silu(x[r, i]) x[r, width + i] for rows x [rows, 2 width], with silu(x) = x / (1 +
-// exp(-x)). out [rows, width] may be x. Relative error below 1e-6; NaNs stay NaNs.
+// out[r, i] = silu(x[r, i]) x[r, width + i], where silu(x) = x / (1 + exp(-x)). x is
+// [rows, 2 width], and out [rows, width] may be the same array. The relative error is below 1e-6.
+// NaNs stay NaNs.
 void GatedSilu(size_t rows, size_t width, const float* x, float* out);
 
 // Replaces x [n] by max(x, 0)^2. NaNs stay NaNs.
 void SquaredRelu(size_t n, float* x);
 
-// Arguments of the backward through act(x). All arrays but column_sums are [rows, columns].
+// Arguments of ActivateBackward(), the backward pass of act(x). All arrays except column_sums are
+// [rows, columns].
 template <typename T>  // float or BFloat16
 struct ActivationBackwardArgs {
-  const T* x = nullptr;             // the forward's input
+  const T* x = nullptr;             // input of the forward pass
   const float* grad_out = nullptr;  // gradient of act(x)
-  T* out = nullptr;                 // act(x), recomputed for the next product's weight gradient
-  T* grad = nullptr;                // grad_out * act'(x); may be grad_out if T is float
-  float* column_sums = nullptr;     // [columns]: the column sums of grad are added here
+  T* out = nullptr;                 // act(x), recomputed: the next layer's weight gradient needs it
+  T* grad = nullptr;                // grad_out * act'(x); may be grad_out itself if T is float
+  float* column_sums = nullptr;     // [columns]; the column sums of grad are added to it
 };
 void ActivateBackward(Activation activation, size_t rows, size_t columns,
                       const ActivationBackwardArgs<float>& args);

@@ -29,7 +29,7 @@ void AdamBody(size_t n, const AdamStep& step, const float* gradient, float* p, f
 }
 
 double SquaredNormBody(size_t n, const float* x) {
-  // Each run of kRun elements is summed in float, the run sums in double.
+  // Sums each run of kRun elements in float, and the sums of the runs in double.
   constexpr size_t kRun = 1024;
   const F32 d;
   double sum = 0;

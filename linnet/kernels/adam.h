@@ -12,19 +12,20 @@ namespace linnet::kernels {
 // With g = gradient_scale * gradient:
 //   m = beta1 m + (1 - beta1) g
 //   v = beta2 v + (1 - beta2) g^2
-//   p = decay p - step m / (root_scale sqrt(v) + eps), or decay p - step m if not adaptive
+//   p = decay p - step m / (root_scale sqrt(v) + eps)   if adaptive
+//   p = decay p - step m                                otherwise
 struct AdamStep {
   float beta1 = 0.9f, beta2 = 0.999f;
   float gradient_scale = 1;
   float decay = 1;       // 1 - learning rate * weight decay
-  float step = 0;        // learning rate, with the bias correction of m
+  float step = 0;        // learning rate times bias correction and, in RAdam, rectification
   float root_scale = 1;  // corrects the bias of v
   float eps = 1e-8f;
   bool adaptive = true;
 };
 
-// Updates p, m and v [n] in place. Any alignment. Elements are independent of each other, so
-// splitting the arrays gives the same bits.
+// Updates p, m and v [n] in place. The arrays may have any alignment. Elements are independent of
+// each other, so several calls on pieces of the arrays give the same bits as one call.
 void AdamUpdate(size_t n, const AdamStep& step, const float* gradient, float* p, float* m,
                 float* v);
 

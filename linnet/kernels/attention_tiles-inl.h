@@ -1,10 +1,13 @@
 // Building blocks of the attention kernels that work on blocks of queries and keys
-// (softmax_attention-inl.h, lsh_attention-inl.h). A tile of sums, kRows rows of two vectors, stays
-// in registers over the whole summed dimension. Each step reads two vectors of `b` from a panel,
-// multiplies them for each row of the tile by one element of `a`, broadcast over the lanes, and
-// adds the products to the row. A panel's rows are kTileWidth wide and contiguous; row k of a
-// transposed panel holds dimension k of kTileWidth adjacent keys.
-// Each kernel chooses its kRows.
+// (softmax_attention-inl.h, lsh_attention-inl.h).
+//
+// A tile is kRows rows of two vectors of sums. It stays in registers until its sums are complete.
+// Each kernel chooses its kRows. Each step reads two vectors of `b` from a panel. For each row of
+// the tile, it multiplies them by one element of `a`, broadcast over the lanes, and adds the
+// products to the row.
+//
+// A panel's rows are kTileWidth floats wide and contiguous. Row k of a transposed panel holds
+// dimension k of kTileWidth adjacent keys.
 #if defined(LINNET_KERNELS_ATTENTION_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_ATTENTION_TILES_INL_H_
 #undef LINNET_KERNELS_ATTENTION_TILES_INL_H_
@@ -36,7 +39,7 @@ constexpr size_t TileWidths(size_t n) { return RoundUp(n, kTileWidth); }
 
 // Replaces each x[i] <= 126 by 2^x[i]. The result is 0 for x[i] <= -127, and NaN for NaN. The
 // relative error is at most about 2e-7 while the result is normal. One evaluation is a long
-// dependency chain; several side by side keep the multipliers busy.
+// dependency chain, so kCount evaluations run side by side to keep the multipliers busy.
 template <size_t kCount>
 HWY_INLINE void Exp2(Vec (&x)[kCount]) {
   const F32 d;
@@ -52,9 +55,9 @@ HWY_INLINE void Exp2(Vec (&x)[kCount]) {
   const Vec magic = hn::Set(d, 12582912.0f);
   each([&](auto i) HWY_ATTR { shifted[i] = hn::Add(x[i], magic); });
   each([&](auto i) HWY_ATTR { x[i] = hn::Sub(x[i], hn::Sub(shifted[i], magic)); });
-  // p is the minimax polynomial of degree 5 for 2^x over [-1/2, 1/2] with p(0) = 1 (relative error
-  // 9.2e-8 before its coefficients are rounded to float). Because p(0) = 1, adding the exponent
-  // below gives all zero bits for x = -127.
+  // p is the minimax polynomial of degree 5 for 2^x over [-1/2, 1/2] with p(0) = 1. Its relative
+  // error is 9.2e-8 before its coefficients are rounded to float. Because p(0) = 1, adding the
+  // exponent below gives all zero bits for x = -127.
   each([&](auto i) HWY_ATTR { p[i] = hn::Set(d, 0x1.5bba28p-10f); });
   horner(0x1.3cea9p-7f);
   horner(0x1.c6b752p-5f);
@@ -100,8 +103,9 @@ HWY_INLINE void SumTile(size_t count, const float* a, const float* b, LoadSum lo
   });
 }
 
-// to[r, j] = a_r . b_j for kRows rows of `a`, whose panels are a_panel floats apart, and kVectors
-// vectors of keys from a transposed panel `b`. Rows of `to` are kStride floats apart.
+// to[r, j] = a_r . b_j for kRows rows of `a` and for the keys j of a transposed panel `b`, kVectors
+// vectors of keys in all. Panels of `a` are a_panel floats apart. Rows of `to` are kStride floats
+// apart.
 template <size_t kRows, size_t kVectors, size_t kStride>
 HWY_INLINE void DotTile(size_t dim, const float* a, size_t a_panel, const float* b,
                         float* HWY_RESTRICT to) {
@@ -134,7 +138,7 @@ HWY_INLINE void ForPanels(size_t columns, Body body) {
 }
 
 #if HWY_TARGET != HWY_SCALAR
-// Transposes 4 x 4 floats: row i of `to`, in a transposed panel, receives element i of r0, r1, r2
+// Transposes 4 x 4 floats into a transposed panel: row i of `to` receives element i of r0, r1, r2
 // and r3.
 using Four = hn::CappedTag<float, 4>;
 HWY_INLINE void StoreTransposed(hn::Vec<Four> r0, hn::Vec<Four> r1, hn::Vec<Four> r2,
@@ -174,7 +178,7 @@ class SlotPieces {
     taken_ += RoundUp(n, 16);
     return begin_ ? reinterpret_cast<T*>(begin_ + at) : nullptr;
   }
-  // Size of scratch, in floats, that holds everything taken, at any alignment of the scratch.
+  // Size of a scratch, in floats, that can hold all pieces taken so far, whatever its alignment.
   size_t Needed() const { return taken_ + 16; }
 
  private:

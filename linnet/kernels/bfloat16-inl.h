@@ -32,7 +32,7 @@ HWY_INLINE Vec FromBFloat16(hn::Vec<U16> x) {
   return hn::BitCast(F32(), hn::ShiftLeft<16>(hn::PromoteTo(d32, x)));
 }
 
-// LoadN() and StoreN() of vector-inl.h for bfloat16.
+// The bfloat16 versions of LoadN() and StoreN() of vector-inl.h.
 HWY_INLINE Vec LoadN(const BFloat16* from, size_t n) {
   const U16 d;
   const uint16_t* bits = reinterpret_cast<const uint16_t*>(from);

@@ -15,7 +15,8 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-// Rounds to the nearest bfloat16, ties to even. Keeps infinities and NaNs. Any alignment.
+// Rounds `from` [n] to the nearest bfloat16, ties to even. Keeps infinities and NaNs. The arrays
+// may have any alignment.
 void Narrow(size_t n, const float* from, BFloat16* to);
 
 }  // namespace linnet::kernels

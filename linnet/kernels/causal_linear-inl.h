@@ -2,8 +2,8 @@
 //
 // Forward and backward use one operation, Sweep() of sweep-inl.h: for each token t of a block, it
 // adds b_t v_t^T to a state s and outputs a_t s. The forward is Sweep(a = phi(q), b = phi(k), v).
-// The three gradients are the same sweep with permuted arguments; those of k and v run from the end
-// of the sequence to its start.
+// Each of the three gradients is the same sweep with permuted arguments. The sweeps for k and v run
+// from the end of the sequence to its start.
 #if defined(LINNET_KERNELS_CAUSAL_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_CAUSAL_LINEAR_INL_H_
 #undef LINNET_KERNELS_CAUSAL_LINEAR_INL_H_
@@ -28,7 +28,8 @@ namespace linnet::kernels::HWY_NAMESPACE {
 // arrays in the backward) and the two states that the sweeps of k and v use.
 inline constexpr size_t kBlock = 32;
 
-// Location of one head of one sequence.
+// Location of one head of one sequence in the tensors and in `kept`: batch index, head, first row
+// and number of rows.
 struct Place {
   size_t n, h, first, length;
   size_t valid;         // keys at positions >= valid are masked out
@@ -60,7 +61,8 @@ struct Place {
   }
 };
 
-// z_t = z + k_0 + .. + k_t and den_t = q_t . z_t for the tokens of a block; z becomes the last z_t.
+// For the tokens of a block, z_t = z + k_0 + .. + k_t and den_t = q_t . z_t, where q and k hold
+// phi(q) and phi(k). Writes den, and sets z to the last z_t.
 HWY_NOINLINE void Denominators(size_t tokens, size_t dp, Rows<const float> q, Rows<const float> k,
                                float* HWY_RESTRICT z, float* HWY_RESTRICT den) {
   const F32 d;
@@ -77,8 +79,8 @@ HWY_NOINLINE void Denominators(size_t tokens, size_t dp, Rows<const float> q, Ro
   SumEach(tokens, den, [&](size_t t) HWY_ATTR { return hn::Load(d, part + t * kLanes); });
 }
 
-// to_t = g_t (z + k_0 + .. + k_t): gradient of phi(q) through the denominators, whose gradients are
-// g. z becomes the last sum.
+// to_t = g_t (z + k_0 + .. + k_t): gradient of phi(q) through the denominators. g_t is the gradient
+// of the denominator of token t. Sets z to the last sum, z + k_0 + .. + k_t.
 HWY_NOINLINE void FromFront(size_t tokens, size_t dp, Rows<const float> k, Rows<const float> g,
                             float* HWY_RESTRICT z, float* HWY_RESTRICT to) {
   const F32 d;
@@ -92,8 +94,8 @@ HWY_NOINLINE void FromFront(size_t tokens, size_t dp, Rows<const float> k, Rows<
   }
 }
 
-// to_t = z + g_0 q_0 + .. + g_t q_t: gradient of phi(k) through the denominators. z becomes the
-// last sum.
+// to_t = z + g_0 q_0 + .. + g_t q_t: gradient of phi(k) through the denominators. The tokens of the
+// block run backward. Sets z to the last sum.
 HWY_NOINLINE void FromBehind(size_t tokens, size_t dp, Rows<const float> q, Rows<const float> g,
                              float* HWY_RESTRICT z, float* HWY_RESTRICT to) {
   const F32 d;
@@ -107,8 +109,8 @@ HWY_NOINLINE void FromBehind(size_t tokens, size_t dp, Rows<const float> q, Rows
   }
 }
 
-// Writes the sums over one part of the sequence, starting from zero, to `state`: s in strips
-// (sweep-inl.h), then z.
+// Computes the sums s and z over one part of the sequence, starting from zero. Writes s in strips
+// (sweep-inl.h), then z, to `state`.
 template <typename T>
 HWY_INLINE void ForwardSumsOf(const CausalLinearShape& shape, const CausalLinearOptions& options,
                               const CausalLinearForwardArgsOf<T>& args, float* scratch, size_t n,
@@ -207,8 +209,9 @@ HWY_INLINE void ForwardOf(const CausalLinearShape& shape, const CausalLinearOpti
   }
 }
 
-// Inputs of the backward's sweeps. g is the gradient of the numerator, grad_out / den. g_den is the
-// gradient of the denominator, -(grad_out . out) / den (one float per row).
+// Inputs of the backward's sweeps. q and k hold phi(q) and phi(k). g is the gradient of the
+// numerator, grad_out / den. g_den has one float per row: the gradient of the denominator,
+// -(grad_out . out) / den.
 struct BackwardRows {
   Rows<const float> q, k, v, g, g_den;
 
@@ -228,8 +231,8 @@ struct BackwardRows {
   }
 };
 
-// Writes the contribution of one part of the sequence to the backward sums to `state`: the sum of
-// phi(q) g^T in strips, then the sum of g_den phi(q).
+// Computes the backward sums over one part of the sequence, starting from zero. Writes the sum of
+// phi(q) g^T in strips, then the sum of g_den phi(q), to `state`.
 template <typename T>
 HWY_INLINE void BackwardSumsOf(const CausalLinearShape& shape, const CausalLinearOptions& options,
                                const CausalLinearBackwardArgsOf<T>& args, float* scratch, size_t n,
@@ -271,8 +274,8 @@ HWY_INLINE void BackwardSumsOf(const CausalLinearShape& shape, const CausalLinea
 }
 
 // Computes the backward of one head, one segment at a time, from the last to the first. The
-// gradients of q come from the sums over earlier positions (`front`), those of k and v from the
-// sums over later ones (`behind`).
+// gradients of q come from sums over earlier positions (`front`). The gradients of k and v come
+// from sums over later positions (`behind`).
 template <typename T>
 class HeadBackward {
  public:
@@ -310,8 +313,8 @@ class HeadBackward {
         front_z_(arena_.TakeZeroed(dp_)),
         behind_z_(arena_.TakeZeroed(dp_)) {}
 
-  // Loads the sums over the positions after the last segment: `state`, or, if it is null, the
-  // gradient of the final state.
+  // Loads the sums over the positions after the last segment to run. They are `state` or, if it is
+  // null, the gradient of the final state.
   HWY_INLINE void LoadBehind(const float* state) {
     if (state) {
       std::memcpy(behind_dm_, state, dp_ * mp_ * sizeof(float));
@@ -355,7 +358,7 @@ class HeadBackward {
  private:
   struct Segment {
     size_t begin, end;
-    bool keep;  // whether all its rows are read at once, into `rows`
+    bool keep;  // whether `rows` holds all rows of the segment, read at once
     BackwardRows rows;
   };
 
@@ -437,7 +440,7 @@ class HeadBackward {
             ahead);
       grad_k_rows_.Store(block, grad_k, d_pack_);
       grad_v_rows_.Store(block, grad_v, m_pack_);
-      // The sweep also writes sums to the rows of masked keys, whose gradient is 0.
+      // The sweep also writes sums to the rows of masked keys. Their gradients must be 0.
       for (size_t t = 0; t < block.tokens && block.At(t) >= place_.valid; ++t) {
         std::fill_n(grad_k_rows_.At(block.At(t)), dim_, T{});
       }
@@ -476,9 +479,10 @@ HWY_INLINE void BackwardOf(const CausalLinearShape& shape, const CausalLinearOpt
   if (part.first == 0) head.StoreInitialGradient();
 }
 
-// Turns the sums of the parts into prefix sums, in place: row p of states [parts + 1, state size]
-// becomes the state before part p or, if `backwards`, the sums over the parts after it. The prefix
-// sums start from s [D, M] and z [D], both dense, if given. The last row holds the running sum.
+// Turns the sums of each part into exclusive prefix sums, in place. Row p of states [parts + 1,
+// state size] becomes the sum over the parts before part p or, if `backwards`, after it. The prefix
+// sums start from the dense arrays s [D, M] and z [D]; null means zero. The last row holds the
+// running sum.
 void ChainStates(const CausalLinearShape& shape, const float* s, const float* z, size_t parts,
                  bool backwards, float* states) {
   const size_t dp = Padded(shape.dim), mp = Padded(shape.value_dim), size = dp * (mp + 1);

@@ -28,17 +28,18 @@ namespace {
 
 constexpr size_t kMaxBlock = 32;
 
-// Floats of scratch for one head in the backward: a segment's rows of q, k, v and g, a block's rows
-// of two gradients, three states and two z sums, plus a cache line for alignment. The forward needs
-// less.
+// Number of floats of scratch for one head in the backward: a segment's rows of q, k, v and g, a
+// block's rows of two gradients, three states, two vectors z, and a cache line for alignment. The
+// forward needs less.
 size_t SlotSize(const CausalLinearShape& shape) {
   const size_t dp = PadTo16(shape.dim), mp = PadTo16(shape.value_dim);
   return (2 * kKeptRows + kMaxBlock) * (dp + mp) + 3 * dp * mp + 2 * dp + 16;
 }
 
-// Like DealHeads(), but with sequences split into parts: computes the sums of each part, chains
-// them into the states before (in the backward, after) each part, then runs each part from its
-// state. The states lie in the first slot's scratch.
+// Like DealHeads(), but splits each sequence into parts. Computes the sums over each part, and
+// turns them into the initial state of each part: the sums over all earlier parts or, in the
+// backward, over all later parts. Then runs each part from its initial state. The states lie in the
+// first slot's scratch.
 void ForParts(const CausalLinearShape& shape, size_t parts, Scratch scratch,
               ParallelFor parallel_for, bool backwards, const float* s, const float* z,
               FunctionRef<void(float* slot, size_t n, size_t h, Part part, float* state)> sums,

@@ -1,5 +1,6 @@
-// Causal linear attention, forward and backward (the paper's equations 8-15 and algorithm 1).
-// Memory does not grow with L x D x M. For one position at a time see linear_step.h.
+// Causal linear attention, forward and backward (equations 8-15 and algorithm 1 of Katharopoulos et
+// al. 2020). No buffer holds a state for each position, so none has L x D x M elements. For one
+// position at a time, see linear_step.h.
 //
 //   CausalLinearShape shape{.batch = 2, .length = 783, .heads = 8, .dim = 32, .value_dim = 32};
 //   CausalLinearOptions options{.feature_map = FeatureMap::kElu, .normalize = true};
@@ -13,22 +14,24 @@
 //
 //   s_i = s_{i-1} + phi(k_i) v_i^T                  [F, M]  (eq. 18; s_{-1} is given or 0)
 //   z_i = z_{i-1} + phi(k_i)                        [F]     (eq. 19)
-//   out_i = phi(q_i) s_i / (phi(q_i) . z_i + eps)   [M]     (eq. 12; without `normalize`, only
-//                                                           phi(q_i) s_i; 0 if the denominator's
-//                                                           magnitude is below FLT_MIN)
+//   out_i = phi(q_i) s_i / (phi(q_i) . z_i + eps)   [M]     (eq. 12)
+//
+// out_i = 0 if the denominator's magnitude is below FLT_MIN. Without `normalize`, there is no
+// denominator: out_i = phi(q_i) s_i.
 //
 // F = D for the feature maps here. Tensors are fp32 or bf16; states and all sums are fp32. Results
 // do not depend on the number of slots or threads. The double-precision reference is
 // causal_linear_ref.h.
 //
-// Packed sequences: with `offsets` [N+1], sequences of different lengths lie one after the other
-// without padding. Sequence n is rows offsets[n] .. offsets[n+1] - 1 of tensors [T, H, D], where
-// T = offsets[N], offsets[0] = 0 and offsets never decrease. Batch strides are then not read, and
-// shape.length only affects the size of scratch and `kept`.
+// Packed sequences: if `offsets` [N+1] is given, sequences of different lengths lie one after the
+// other without padding. Sequence n is rows offsets[n] .. offsets[n+1] - 1 of tensors [T, H, D] and
+// [T, H, M], where T = offsets[N]. offsets[0] must be 0, and offsets must not decrease. Batch
+// strides are ignored, and shape.length affects only the sizes of scratch and `kept`.
 //
-// Results do not depend, bit for bit, on the other sequences of a batch, padded or packed.
-// Exception: if batch x heads is 1 or 2 and there are no offsets, a sequence of more than 256
-// positions is divided into parts, so its sums are added in another order than in a larger batch.
+// The results of a sequence do not depend, bit for bit, on the other sequences of a batch, padded
+// or packed. Exception: if batch x heads is 1 or 2 and there are no offsets, a sequence of more
+// than 256 positions is divided into parts. Its sums are then added in a different order than in a
+// larger batch.
 #ifndef LINNET_KERNELS_CAUSAL_LINEAR_H_
 #define LINNET_KERNELS_CAUSAL_LINEAR_H_
 
@@ -56,16 +59,17 @@ struct CausalLinearOptions {
   float eps = 1e-6f;
 };
 
-// Floats of scratch for each slot, for forward and backward. Each slot processes a share of the
-// batch x heads problems; a problem is one head of one sequence. For packed sequences, all shares
-// have about the same number of tokens. parallel_for divides the slots among threads.
+// Number of floats of scratch for each slot, enough for the forward and for the backward. Each slot
+// processes a share of the batch x heads problems, where a problem is one head of one sequence. For
+// packed sequences, all shares have about the same number of tokens. parallel_for divides the slots
+// among threads.
 size_t CausalLinearScratch(const CausalLinearShape& shape);
 
 // Number of floats that the forward keeps for the backward: a denominator for each position and
 // head, and the state of each head at the start of each segment. A sequence is cut into at most 256
-// segments, each of 256 positions or more except the last, so its memory for states is bounded.
-// `packed` means packed sequences: shape.length is then T, and T / 256 + N states are reserved per
-// head, enough for any offsets.
+// segments. Each segment but the last has at least 256 positions. If `packed`, the sequences are
+// packed and shape.length is T. Then T / 256 + N states are reserved per head, enough for any
+// offsets.
 size_t CausalLinearKept(const CausalLinearShape& shape, bool packed = false);
 
 template <typename T>
@@ -73,15 +77,16 @@ struct CausalLinearForwardArgsOf {
   Strided<const T> q, k;  // [N, L, H, D]
   Strided<const T> v;     // [N, L, H, M]
   Strided<T> out;         // [N, L, H, M]
-  // Optional, [N]: keys at positions >= lengths[n] are masked out of numerator and denominator,
-  // even if they or their values hold NaN.
+  // Optional, [N]: keys at positions >= lengths[n] do not contribute to the numerator or the
+  // denominator, even if they or their values hold NaN.
   const int64_t* lengths = nullptr;
   // Optional, [N + 1]: packed sequences (see above).
   const int64_t* offsets = nullptr;
-  // Optional: CausalLinearKept() floats, written for the backward.
+  // Optional output: CausalLinearKept() floats for the backward.
   float* kept = nullptr;
-  // Optional, dense: s [N, H, D, M] and z [N, H, D] hold the state before the first position and
-  // receive the state after the last one. If normalize is false, z may be null and is not changed.
+  // Optional and dense. On entry, s [N, H, D, M] and z [N, H, D] hold the state before the first
+  // position; on return, they hold the state after the last one. If normalize is false, z is not
+  // changed and may be null.
   float* s = nullptr;
   float* z = nullptr;
 };
@@ -97,22 +102,22 @@ void CausalLinearForward(const CausalLinearShape& shape, const CausalLinearOptio
 
 template <typename T>
 struct CausalLinearBackwardArgsOf {
-  Strided<const T> q, k, v;           // the forward's inputs
-  Strided<const T> out, grad_out;     // [N, L, H, M]; out is read only if normalize
-  const float* kept = nullptr;        // the forward's
-  const int64_t* lengths = nullptr;   // the forward's
-  const int64_t* offsets = nullptr;   // the forward's
-  Strided<T> grad_q, grad_k, grad_v;  // all are written
-  // All states below are optional and dense: those of s are [N, H, D, M], those of z are
-  // [N, H, D] and used only if normalize is true.
-  // The forward's initial state; null means zero. Only the CUDA kernel reads it: the kernels here
-  // take it from `kept`.
+  Strided<const T> q, k, v;           // as in the forward
+  Strided<const T> out, grad_out;     // [N, L, H, M]; out is read only if normalize is true
+  const float* kept = nullptr;        // written by the forward
+  const int64_t* lengths = nullptr;   // as in the forward
+  const int64_t* offsets = nullptr;   // as in the forward
+  Strided<T> grad_q, grad_k, grad_v;  // outputs, all required
+  // The arrays below are optional and dense. s, grad_s and grad_s0 are [N, H, D, M]. z, grad_z and
+  // grad_z0 are [N, H, D] and are used only if normalize is true.
+  // The forward's initial state; null means zero. Only the CUDA kernel reads it. The CPU kernels
+  // read the initial state from `kept`.
   const float* s = nullptr;
   const float* z = nullptr;
   // Gradient of the forward's final state; null means zero.
   const float* grad_s = nullptr;
   const float* grad_z = nullptr;
-  // Written: gradient of the forward's initial state.
+  // Output: gradient of the forward's initial state.
   float* grad_s0 = nullptr;
   float* grad_z0 = nullptr;
 };
@@ -120,10 +125,10 @@ using CausalLinearBackwardArgs = CausalLinearBackwardArgsOf<float>;
 using CausalLinearBackwardArgsBf16 = CausalLinearBackwardArgsOf<BFloat16>;
 
 // Gradients of sum(out * grad_out) + sum(s * grad_s) + sum(z * grad_z), where s and z are the final
-// state: equations 13-15, including the derivatives of the normalizer and the feature map. The
-// forward sums start from the forward's initial state, the backward sums from the gradient of its
-// final state. States within a segment are recomputed, so for long sequences only the tensors and
-// the denominators grow with the length.
+// state. These are equations 13-15, with the derivatives of the normalizer and the feature map.
+// Sums over earlier positions start from the forward's initial state. Sums over later positions
+// start from the gradient of the forward's final state. States within a segment are recomputed from
+// the state kept at its start.
 void CausalLinearBackward(const CausalLinearShape& shape, const CausalLinearOptions& options,
                           const CausalLinearBackwardArgs& args, Scratch scratch,
                           ParallelFor parallel_for);

@@ -1,5 +1,5 @@
-// Causal linear attention: results do not depend, bit for bit, on packing, on masked rows or on
-// threads, and NaNs propagate.
+// Tests invariants of causal linear attention: results do not depend, bit for bit, on packing, on
+// masked rows or on threads, and NaNs propagate.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ TEST_P(CausalLinearInvariants, PackedEqualsSeparate) {
   const Floats grad_z = Random(count * heads * d, 8);
   Floats z0 = Random(count * heads * d, 6);
   for (float& value : z0) value = std::abs(value) + 1;
-  // Runs `batch` sequences from `first` on: packed, or one alone.
+  // Runs `batch` sequences, starting with sequence `first`. If not `packed`, batch must be 1.
   const auto run = [&](size_t first, size_t batch, bool packed, size_t slots,
                        ParallelFor parallel_for) {
     const auto begin = static_cast<size_t>(offsets[first]);
@@ -165,8 +165,8 @@ TEST_P(CausalLinearInvariants, MaskedRowsMakeNoNan) {
   }
 }
 
-// Results do not depend on how the work is divided: by heads or, if there are few, by parts of the
-// sequence.
+// Results do not depend on the number of slots and threads. The work is divided by heads for the
+// first shape, and by parts of the sequence for the second, which has few heads.
 TEST_P(CausalLinearInvariants, ResultsDoNotDependOnThreads) {
   const auto threads = [](size_t count, RangeBody body) {
     std::vector<std::thread> running;

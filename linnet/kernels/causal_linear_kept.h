@@ -13,13 +13,13 @@ namespace linnet::kernels {
 
 constexpr size_t PadTo16(size_t n) { return (n + 15) / 16 * 16; }
 
-// The backward sweeps each segment twice. Between the sweeps it keeps the packed rows of a segment
-// that has at most this many rows, so that the rows fit a second-level cache.
+// The backward passes over each segment twice. If the segment has at most this many rows, its
+// packed rows are kept between the passes. They fit in a second-level cache.
 inline constexpr size_t kKeptRows = 256;
 inline constexpr size_t kMostSegments = 256;
 
-// Number of tokens per segment. It depends on the length alone, so that results do not depend on
-// other sequences or on threads.
+// Number of tokens per segment of a sequence. It depends only on the sequence's length, so that
+// results do not depend on other sequences or on threads.
 constexpr size_t SegmentLength(size_t length) {
   const size_t least = (length + kMostSegments - 1) / kMostSegments;
   return std::max(kKeptRows, (least + 31) / 32 * 32);
@@ -28,17 +28,17 @@ constexpr size_t Segments(size_t length) {
   return length == 0 ? 0 : (length + SegmentLength(length) - 1) / SegmentLength(length);
 }
 
-// Number of parts into which a sequence is split: more than one only if there are too few heads to
-// occupy the threads. Each part is a run of whole segments. The number depends on the shape alone,
-// because splitting changes the order of sums.
+// Number of parts into which a sequence is split. It exceeds one only if there are too few heads to
+// occupy the threads. Each part is a run of whole segments. The number depends on the shape and not
+// on the threads, because splitting changes the order of sums.
 constexpr size_t Parts(const CausalLinearShape& shape, bool packed) {
   if (packed || shape.batch * shape.heads > 2) return 1;
   return std::clamp<size_t>(Segments(shape.length), 1, 8);
 }
 
 // A part: the segments first .. last - 1. In the forward, `state` is the state before these
-// segments; in the backward, it holds the sums over the positions after them. It is laid out as in
-// Kept. If it is null, the arguments' state is used.
+// segments; in the backward, it holds the sums over the positions after them. It has the layout of
+// a state in Kept. If it is null, the kernel starts from the state in its arguments.
 struct Part {
   size_t first, last;
   const float* state = nullptr;
@@ -49,12 +49,12 @@ struct Part {
         state(state) {}
 };
 
-// Layout of `kept`: the states [states, state_size], each padded as in scratch (s, then z), then
-// the denominators [rows].
+// Layout of `kept`: the states [states, state_size], then the denominators [rows]. A state is s,
+// then z, both padded as in scratch.
 struct Kept {
   size_t states, state_size, rows;
 
-  // tokens: total over all sequences.
+  // `tokens` is the total over all sequences.
   Kept(const CausalLinearShape& shape, size_t tokens, bool packed)
       : states(shape.heads *
                (packed ? tokens / kKeptRows + shape.batch : shape.batch * Segments(shape.length))),

@@ -1,10 +1,11 @@
-// Reference for causal_linear.h in plain double precision, for one head: the paper's sums written
-// out.
+// Reference for causal_linear.h, for one head. Computes the paper's sums directly, in double
+// precision.
 //
 //   CausalLinearRef head(L, D, M, options, q, k, v, valid);   // q, k [L * D], v [L * M], in double
 //   head.Out(i)              // [M]
 //   head.GradQ(i, grad_out)  // [D], for the loss sum(out * grad_out)
-//   head.GradK(i, grad_out, grad_s, grad_z)   // ... + sum(S() * grad_s) + sum(Z() * grad_z)
+//   head.GradK(i, grad_out, grad_s, grad_z)   // [D], for the loss sum(out * grad_out)
+//                                             // + sum(S() * grad_s) + sum(Z() * grad_z)
 //
 // Each row of a gradient is computed on its own, so that long sequences can be checked at sampled
 // rows.
@@ -24,8 +25,8 @@ class CausalLinearRef {
  public:
   using Vector = std::vector<double>;
 
-  // valid: keys at positions >= valid are masked out. s0, z0: the state before the first position,
-  // [D * M] and [D]; empty means zero.
+  // Keys at positions >= valid are masked out. s0 [D * M] and z0 [D] are the state before the first
+  // position; if empty, they are zero.
   CausalLinearRef(size_t length, size_t dim, size_t value_dim, const CausalLinearOptions& options,
                   Vector q, Vector k, Vector v, size_t valid, Vector s0 = {}, Vector z0 = {})
       : length_(length),
@@ -70,9 +71,10 @@ class CausalLinearRef {
   const Vector& S() const { return s_; }
   const Vector& Z() const { return z_; }
 
-  // grad_out is [L * M]; grad_s [D * M] and grad_z [D]; empty means zero.
-  // The derivative d out_i / d (phi(q_i) . phi(k_j)), contracted with grad_out_i, is
-  // grad_out_i . (v_j - out_i) / den_i.
+  // grad_out is [L * M]. grad_s is [D * M] and grad_z is [D]; if empty, they are zero.
+  //
+  // The gradient of the loss with respect to phi(q_i) . phi(k_j) is
+  // grad_out_i . (v_j - out_i) / den_i or, without `normalize`, grad_out_i . v_j.
   Vector GradQ(size_t i, const Vector& grad_out) const {
     Vector grad(d_);
     for (size_t j = 0; j <= i && j < valid_; ++j) {

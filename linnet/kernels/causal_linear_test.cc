@@ -25,13 +25,14 @@ Doubles Head(const float* x, const CausalLinearShape& shape, size_t width, size_
   return head;
 }
 
-// The largest difference relative to the largest value. Inputs have a magnitude of about 1, so
-// results far below 1 come from cancellation and are held to an absolute tolerance.
+// The largest difference, divided by the largest expected magnitude or 0.1, whichever is larger.
+// Inputs have a magnitude of about 1, so expected values far below 1 come from cancellation. They
+// are held to an absolute tolerance.
 class Difference {
  public:
   void Add(const float* got, const Doubles& want) {
     for (size_t i = 0; i < want.size(); ++i) {
-      // The negated comparison makes a NaN fail.
+      // The negated comparison also stores a NaN.
       const double off = std::abs(got[i] - want[i]);
       if (!(off <= largest_)) largest_ = off;
       scale_ = std::max(scale_, std::abs(want[i]));
@@ -49,10 +50,10 @@ struct Problem {
   bool lengths;
 };
 
-// Compares forward and backward of one problem with the reference: from a zero state, and from a
-// given state with a gradient of the final state. Every tensor is misaligned by `offset` floats; a
-// canary after each output must survive. With kIdentity and `normalize`, features are made
-// positive: otherwise a denominator may vanish, and no tolerance holds.
+// Compares the forward and backward of one problem with the reference, first from a zero state,
+// then from a given state with a gradient of the final state. Tensors begin `offset` floats into
+// their buffers. A canary after each output must survive. With kIdentity and `normalize`, features
+// are made positive. Otherwise a denominator may vanish, and no tolerance holds.
 void CheckProblem(const Problem& problem, size_t offset, ParallelFor parallel_for, size_t slots) {
   const CausalLinearShape& shape = problem.shape;
   const size_t tokens = shape.batch * shape.length * shape.heads;
@@ -103,7 +104,7 @@ void CheckProblem(const Problem& problem, size_t offset, ParallelFor parallel_fo
                                           .grad_v = rows(grad_v, m)};
   CausalLinearBackward(shape, problem.options, backward, work, parallel_for);
 
-  // Again from a given state.
+  // Repeats both passes from a given state.
   Floats s = Random(heads * d * m, 5), z = Random(heads * d, 6);
   for (float& value : z) value = std::abs(value) + 1;
   const Floats s0 = s, z0 = z;
@@ -218,8 +219,8 @@ TEST_P(CausalLinear, TakesFeaturesOfAnySize) {
   CheckProblem({{2, 70, 2, 64, 16}, options, true}, 0, SerialFor, 1);
 }
 
-// A sequence so long that its segments exceed kKeptRows and their rows are not kept. Samples rows
-// around the segment borders.
+// The sequence is so long that a segment has more than kKeptRows rows, which are then not kept. The
+// test compares a sample of rows, some of them at the borders of segments.
 TEST_P(CausalLinear, LongSequencesAreCutIntoSegments) {
   const size_t length = 66'000, d = 3, m = 16;
   const CausalLinearShape shape{1, length, 1, d, m};
@@ -269,7 +270,7 @@ TEST_P(CausalLinear, LongSequencesAreCutIntoSegments) {
   }
 }
 
-// The bf16 kernel computes in fp32: its results are those of the fp32 kernel for the same numbers,
+// The bf16 kernel computes in fp32. Its results are those of the fp32 kernel for the same inputs,
 // rounded once.
 TEST_P(CausalLinear, Bf16IsFp32RoundedAtTheEnds) {
   const auto narrow = [](const Floats& x) {

@@ -21,12 +21,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Log of zero: finite, so that the difference of two such logs is not NaN.
+// Stands for log(0). It is finite, so that the difference of two such logs is not NaN.
 constexpr float kCtcNever = -1e30f;
-constexpr float kCtcImpossible = -1e29f;  // log probabilities below it count as log of zero
+constexpr float kCtcImpossible = -1e29f;  // log probabilities below this count as log(0)
 
 // The states of one frame (ctc.h): b [labels + 1] and e [labels]. Both arrays are padded with
-// kCtcNever at both ends, for the neighbors of their first and last states.
+// kCtcNever at both ends, so that transitions from beyond the first and last states add nothing.
 struct CtcRow {
   float* b;
   float* e;
@@ -52,9 +52,10 @@ HWY_INLINE Vec CtcSum(Vec a, Vec b, Vec c) {
   return hn::Add(most, hn::Log(d, sum));
 }
 
-// Computes the row of the next frame (kStep = -1, the forward recursion) or of the previous frame
-// (kStep = 1, the backward recursion), without the log probabilities of the new frame. between[i]
-// is kCtcNever if target i is the first or equals target i - 1, otherwise 0.
+// Computes the row `to` of the frame after `from` (kStep = -1, the forward recursion) or before it
+// (kStep = 1, the backward recursion). Does not add the log probabilities of the new frame;
+// CtcEmit() does. between[i] is kCtcNever if target i is the first or equals target i - 1,
+// otherwise 0.
 template <int kStep>
 void CtcAdvance(size_t labels, const CtcRow& from, const float* between, const CtcRow& to) {
   constexpr ptrdiff_t kLabelOfBlank = kStep < 0 ? -1 : 0, kBlankOfLabel = kStep < 0 ? 0 : 1;
@@ -65,8 +66,9 @@ void CtcAdvance(size_t labels, const CtcRow& from, const float* between, const C
   });
   ForVectors(labels, [&](size_t i, size_t used) HWY_ATTR {
     const auto at = static_cast<ptrdiff_t>(i);
-    // The transition that skips a blank: forward from target i - 1 to i (between[i]), backward from
-    // i + 1 to i (between[i + 1]).
+    // The transition that skips the blank between two targets. In the forward recursion, it leads
+    // from target i - 1 to i and adds between[i]. In the backward recursion, it leads from target
+    // i + 1 to i and adds between[i + 1].
     const Vec skip =
         hn::Add(LoadN(from.e + at + kStep, used), LoadN(between + at + kBlankOfLabel, used));
     StoreN(CtcSum(LoadN(from.e + i, used), LoadN(from.b + at + kBlankOfLabel, used), skip),
@@ -104,7 +106,7 @@ float CtcEmit(size_t labels, float blank, const float* emitted, const CtcRow& ro
 
 // Writes the gradient of frame t from its states in the forward recursion, `way`, and in the
 // backward recursion, `back`. Overwrites `way`. Normalizes the states' posterior probabilities to a
-// sum of 1, which cancels accumulated rounding errors.
+// sum of 1. This cancels accumulated rounding errors.
 void CtcGradient(const CtcArgs& args, size_t t, const CtcRow& way, const CtcRow& back) {
   const F32 d;
   const size_t labels = args.labels;
@@ -137,7 +139,7 @@ void CtcGradient(const CtcArgs& args, size_t t, const CtcRow& way, const CtcRow&
   for (size_t i = 0; i < labels; ++i) grad[args.targets[i]] += way.e[i] * scale;
 }
 
-// The forward and backward recursions, with the states of the frames in scratch.
+// The forward and backward recursions. Scratch holds the states of the frames.
 class CtcPaths {
  public:
   CtcPaths(const CtcArgs& args, float* scratch)
@@ -154,7 +156,7 @@ class CtcPaths {
   }
 
   // Returns -log of the summed probability of all paths. Keeps the rows of all frames if a gradient
-  // follows, else only two rows.
+  // is requested, otherwise only the last two rows.
   double Forward() {
     const size_t kept = args_.grad != nullptr ? args_.frames : 2;
     double taken = 0;
@@ -178,7 +180,7 @@ class CtcPaths {
     return -(taken + most + std::log(std::exp(ends[0] - most) + std::exp(ends[1] - most)));
   }
 
-  // Writes the gradient, after a Forward() that found a path.
+  // Writes the gradient. Requires that Forward() has returned a finite value.
   void Backward() {
     const size_t frames = args_.frames;
     ClearRow(frames), ClearRow(frames + 1);
@@ -215,8 +217,8 @@ class CtcPaths {
 
   const CtcArgs& args_;
   const size_t labels_, width_;
-  float* const between_;  // kCtcNever where a target repeats; see CtcAdvance(). Padded at both ends
-  float* const emitted_;  // a frame's log probabilities of the targets
+  float* const between_;  // see CtcAdvance(); padded with kCtcNever at both ends
+  float* const emitted_;  // log probability of each target at the current frame
   float* const rows_;
   bool read_nan_ = false;
 };

@@ -1,5 +1,5 @@
-// Reference for ctc.h in plain double precision, over the chain of 2 * labels + 1 states (blank,
-// target, blank, ...).
+// Double-precision reference for ctc.h. It uses one chain of 2 * labels + 1 states: blank, target,
+// blank, ..., blank.
 #ifndef LINNET_KERNELS_CTC_REF_H_
 #define LINNET_KERNELS_CTC_REF_H_
 
@@ -14,7 +14,7 @@
 
 namespace linnet::kernels {
 
-// grad [frames, classes], dense, or null; args.grad is not read.
+// grad is dense [frames, classes] or null. args.grad is not used.
 inline double CtcRef(const CtcArgs& args, double* grad) {
   constexpr double kNever = -std::numeric_limits<double>::infinity();
   const size_t states = 2 * args.labels + 1, frames = args.frames;

@@ -91,7 +91,7 @@ TEST_P(CtcTest, MatchesTheReference) {
   }
 }
 
-// Nearly uniform probabilities, as in an untrained model. In most frames, the states with the
+// Probabilities are nearly uniform, as in an untrained model. In most frames, the states with the
 // largest posterior have far less forward probability than states further along.
 TEST_P(CtcTest, LongSequences) {
   Problem problem(4000, 34, 840, 0.1, 3);

@@ -36,8 +36,9 @@ struct LayerNormParameters {
 };
 
 // Computes y = (t - mean(t)) / sqrt(var(t) + eps) * weight + bias for each row, or for RMS norm
-// y = t / sqrt(mean(t^2) + eps) * weight. The variance is the mean of (t - mean(t))^2, computed
-// after the mean. y [rows, dim] may be x or residual. Pointers may have any alignment.
+// y = t / sqrt(mean(t^2) + eps) * weight. The variance is the mean of (t - mean(t))^2, computed in
+// a second pass, because mean(t^2) - mean(t)^2 loses digits to cancellation. y [rows, dim] may be x
+// or residual. Pointers may have any alignment.
 void LayerNorm(const LayerNormShape& shape, const LayerNormInput& input,
                const LayerNormParameters& parameters, float* y, size_t y_stride);
 

@@ -75,13 +75,13 @@ void BytePairs::Append(std::string_view word, std::vector<int32_t>& ids) const {
     }
   }
   std::vector<int32_t> tokens = Characters(word);
-  // The tokens as a linked list. A merged token takes the place of its left half; the right half
-  // becomes -1.
+  // The tokens as a linked list. A merged token replaces its left half; the right half becomes -1.
+  // At both ends of the list, before[i] and after[i] are at least `count`.
   const size_t count = tokens.size();
   std::vector<size_t> before(count), after(count);
   for (size_t i = 0; i < count; ++i) before[i] = i - 1, after[i] = i + 1;
-  // Rank, place and merged token. On top is the merge that was learned first, and of several places
-  // for this merge the leftmost.
+  // Rank, index of the left half, and merged token. On top is the merge that was learned first and,
+  // if it applies to several pairs, the leftmost pair.
   using Candidate = std::tuple<uint32_t, size_t, int32_t>;
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
   const auto consider = [&](size_t left) {

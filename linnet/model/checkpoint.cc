@@ -28,7 +28,8 @@ bool IsPyTorchs(std::span<const std::byte> bytes) {
   return text.starts_with("PK\3\4") || text.starts_with("\x80\x02\x8a\x0a");
 }
 
-// A BF16 tensor, or an I8 matrix with its scales and factors, converted to floats.
+// A BF16 tensor or an I8 matrix, converted to floats. An I8 matrix needs a scale for each row, and
+// may have a factor for each column (precision.h). The file stores both as F32 tensors.
 AlignedBuffer<float> Widened(const linnet::Tensor& tensor, const SafetensorsFile& file) {
   AlignedBuffer<float> wide(static_cast<size_t>(tensor.numel()));
   if (tensor.dtype == DType::kBF16) {
@@ -39,6 +40,7 @@ AlignedBuffer<float> Widened(const linnet::Tensor& tensor, const SafetensorsFile
     }
     return wide;
   }
+  // The scales or factors `name`, [size]; empty if the file has none.
   const auto beside = [&](const std::string& name, int64_t size) {
     const linnet::Tensor* found = file.Find(name);
     if (found == nullptr) return std::span<const float>();
@@ -105,6 +107,7 @@ bool HasComputedPositions(const ModelSpec& spec, const std::string& tensor_name)
 Checkpoint::Checkpoint(SafetensorsFile file) : file_(std::move(file)) {
   const auto spec = file_.metadata().find("linnet");
   if (spec == file_.metadata().end()) {
+    // Whether the file holds a model of fast-transformers, which linnet import reads.
     const bool reference =
         std::any_of(file_.tensors().begin(), file_.tensors().end(), [](const linnet::Tensor& t) {
           return ReferenceName(t.name).starts_with("transformer.layers.0.");
@@ -117,6 +120,7 @@ Checkpoint::Checkpoint(SafetensorsFile file) : file_(std::move(file)) {
   if (training != file_.metadata().end()) training_ = training->second;
   for (const TensorInfo& info : TensorTable(spec_)) {
     const linnet::Tensor* tensor = file_.Find(info.name);
+    // A file may leave out its position table, which is computed from the spec.
     if (tensor == nullptr && HasComputedPositions(spec_, info.name)) {
       const std::vector<float> table = PositionTable(spec_);
       const auto at = widened_.emplace(info.name, AlignedBuffer<float>(table.size())).first;

@@ -53,6 +53,7 @@ class Checkpoint {
   ModelSpec spec_;
   std::string training_;
   Precision precision_ = Precision::kF32;
+  // Tensors of narrower types, as floats, and a computed position table.
   std::map<std::string, AlignedBuffer<float>, std::less<>> widened_;
 };
 

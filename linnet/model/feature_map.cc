@@ -10,6 +10,8 @@
 namespace linnet {
 namespace {
 
+// Functions for FeatureMapInfo::size and FeatureMapInfo::omega. A random map has 2 query_dim
+// features by default.
 int64_t SameSize(int query_dim, int) { return query_dim; }
 int64_t AsAsked(int query_dim, int features) { return features > 0 ? features : 2 * query_dim; }
 int64_t HalfAsAsked(int query_dim, int features) { return AsAsked(query_dim, features) / 2; }
@@ -61,8 +63,8 @@ void RffFeatures(const FeatureInput& input, const float* x, bool, float* phi) {
 }
 
 // Features of a key: exp(min(y omega - |y|^2 / 2, 40)) / sqrt(columns). Features of a query:
-// exp(y omega - max(y omega)), since a factor common to all features of a query cancels in the
-// output. F = columns.
+// exp(y omega - max(y omega)), which cannot overflow; factors common to all features of a query
+// cancel in the output. F = columns.
 void FavorFeatures(const FeatureInput& input, const float* x, bool query, float* phi) {
   const size_t columns = input.columns;
   const float half = Projections(input, x, phi) / 2;

@@ -33,12 +33,13 @@ struct FeatureMapInfo {
   // Random maps: number of columns of omega [D, columns], which is saved with the model. Null: the
   // map has no omega.
   int64_t (*omega)(int query_dim, int features) = nullptr;
-  // Computed inside the linear attention kernels; `single` is then unused.
+  // The linear attention kernels compute phi themselves; `single` is then unused.
   bool fused = false;
-  // phi of one vector: x [D] -> phi [F]. Null: the runtime does not support the map.
+  // phi of one vector, a query or a key: x [D] -> phi [F]. Null: the runtime does not support the
+  // map.
   void (*single)(const FeatureInput& input, const float* x, bool query, float* phi) = nullptr;
-  // Attention replaces a denominator phi(q) . z below |z| / sqrt(F) by |z| / sqrt(F), where z is
-  // the sum of phi over the keys.
+  // The denominator of attention, phi(q) . z with z the sum of phi over the keys, may approach 0 or
+  // be negative. Attention replaces a denominator below |z| / sqrt(F) by |z| / sqrt(F).
   bool floor = false;
   bool even_features = false;  // `features` must be even
 };

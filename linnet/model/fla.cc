@@ -225,7 +225,8 @@ void FlaModel::OpenTensors(const std::string& folder) {
 }
 
 // Finds a tensor of TensorTable() in the folder's files. Older versions of flash-linear-attention
-// store an MLP's gate and first matrix in one tensor, and name the norm after a mixer differently.
+// store an MLP's gate and first matrix in one tensor, and name the output norm of a mixer
+// differently.
 FlaModel::Source FlaModel::SourceOf(const TensorInfo& info) const {
   const size_t count = Numel(info.shape);
   if (IsBound(info)) {

@@ -63,10 +63,10 @@ class FlaModel {
   std::map<std::string, const Tensor*> tensors_;
 };
 
-// Where flash-linear-attention's files hold a tensor of TensorTable(): in the tensor `name`, which
-// has `rows` rows in all, from row `first` on. Mamba-2 stores a layer's input projections as one
-// tensor and its convolutions as another. Does not apply to hgrn's lower bounds, which are
-// converted (SourceOf(), WriteFla()).
+// Where flash-linear-attention's files hold a tensor of TensorTable(): in the tensor `name`, from
+// row `first` on. `rows` is the number of all rows of `name`. Mamba-2 stores a layer's input
+// projections as one tensor and its convolutions as another. Does not apply to hgrn's lower bounds,
+// which are converted (SourceOf(), WriteFla()).
 struct FlaPart {
   std::string name;
   int64_t first = 0, rows = 0;

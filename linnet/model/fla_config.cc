@@ -82,10 +82,12 @@ class Config {
   [[noreturn]] void Refuse(const Message&... message) const {
     throw InputError(where_, ": ", message...);
   }
+  // Whether the field is present and not null. Also counts it as read.
   bool Has(const char* name) {
     read_.insert(name);
     return fields_.contains(name) && !fields_[name].is_null();
   }
+  // The value of a field. otherwise: the value of an absent field.
   int Int(const char* name, int otherwise) {
     if (!Has(name)) return otherwise;
     const json& value = fields_[name];
@@ -182,7 +184,8 @@ class Config {
   std::set<std::string, std::less<>> read_;
 };
 
-// Reads head sizes that are given as shares of hidden_size (expand_k, expand_v).
+// Reads head sizes from expand_k and expand_v: the sizes of all heads together, divided by `width`
+// (hidden_size). `keys`, `values` and `heads` are defaults.
 void ReadShares(Config& config, int width, double keys, double values, int heads,
                 MixerSpec& mixer) {
   mixer.heads = config.Int("num_heads", heads);
@@ -198,7 +201,8 @@ void ReadShares(Config& config, int width, double keys, double values, int heads
   mixer.query_dim = share("expand_k", keys), mixer.value_dim = share("expand_v", values);
 }
 
-// Reads head sizes from head_dim. If num_v_heads > num_heads, heads share queries and keys.
+// Reads head sizes from head_dim. If num_v_heads > num_heads, heads share queries and keys. `dim`,
+// `heads` and `values` are defaults.
 void ReadHeadSizes(Config& config, int dim, int heads, double values, MixerSpec& mixer) {
   const int key_heads = config.Int("num_heads", heads);
   mixer.heads = config.Int("num_v_heads", key_heads);
@@ -217,7 +221,8 @@ void ReadConvolution(Config& config, MixerSpec& mixer) {
   mixer.negative_eigenvalues = config.Bool("allow_neg_eigval", false);
 }
 
-// A number whose product with `width`, truncated to an integer, is `size`.
+// A value of expand_k or a similar field: its product with `width`, truncated to an integer, is
+// `size`.
 double ShareOf(int size, int width) {
   double share = static_cast<double>(size) / width;
   while (static_cast<int>(width * share) < size) share = std::nextafter(share, 2.0 * share);
@@ -254,7 +259,7 @@ void WriteConvolution(const MixerSpec& mixer, json& config) {
   config["allow_neg_eigval"] = mixer.negative_eigenvalues;
 }
 
-// The fields that gla and retnet share.
+// Reads the fields that gla and retnet share.
 void ReadPlain(Config& config, MixerSpec& mixer) {
   const int kv_heads = config.Int("num_kv_heads", mixer.heads);
   if (kv_heads < 1 || mixer.heads % kv_heads != 0) {
@@ -402,7 +407,7 @@ constexpr Kind kKinds[] = {
        config["state_size"] = mixer.query_dim;
        config["n_groups"] = mixer.key_heads > 0 ? mixer.key_heads : mixer.heads;
        config["conv_kernel"] = mixer.short_convolution;
-       config["layer_norm_epsilon"] = Rounded(mixer.output_norm_eps);  // norm_eps in transformers
+       config["layer_norm_epsilon"] = Rounded(mixer.output_norm_eps);  // transformers' norm_eps
      }},
     {"kda", "kda", 4,
      [](Config& config, int, MixerSpec& mixer) {

@@ -26,10 +26,11 @@
 // instead of v. out is the scan's output + D v. The result is y / sqrt(mean(y^2) + eps) * norm with
 // y = out silu(g), where the mean is over the channels of all heads that read the same keys.
 //
-// The decay kChannel (HGRN) has no queries and keys: the state of a head is V numbers h, with
+// A form with the decay kChannel (HGRN) has no queries and keys. The state of a head is V numbers
+// h, which decay by factors r:
 //
-//   h_t = e^g h_{t-1} + silu(i) (1 - e^g)
-//   g   = log(b + (1 - b) sigmoid(f)),  b = sigmoid(lower_bound)
+//   h_t = r h_{t-1} + silu(i) (1 - r)
+//   r   = b + (1 - b) sigmoid(f),  b = sigmoid(lower_bound)
 //
 // where i and f are i_proj x and f_proj x or, with a convolution, their causal depthwise
 // convolutions. Without `bounded`, b = 0. The result is h / sqrt(mean(h^2) + eps) * norm times
@@ -54,7 +55,7 @@ enum class GatedDecay : uint8_t {
   kNone,
   kConstant,  // log(1 - 2^(-5 - h))
   kHead,      // -exp(A_log) softplus(a_proj x + dt_bias), a scalar
-  // The next two: one decay per key channel, from low-rank projections. `floor` is
+  // The next two have one decay per key channel, from low-rank projections. `floor` is
   // MixerSpec::decay_floor; 0: no floor.
   kKey,      // max(logsigmoid(gk_proj x) / 16, floor)
   kKeyRate,  // -exp(A_log) softplus(f_proj x + dt_bias); if there is a floor:
@@ -83,7 +84,7 @@ struct GatedForm {
   int convolution = 0;  // width in positions; 0: none
   bool rotary = false;
   const char* norm = "o_norm";
-  int readers = 1;             // consecutive heads that share keys
+  int readers = 1;             // number of consecutive heads that share keys
   bool shared_values = false;  // they share values and decays per key channel too, but not queries
   int householders = 1;        // delta steps per position
   bool timed = false;
@@ -103,7 +104,7 @@ struct GatedForm {
 
 // Epsilon of the normalization of q and k, added to |q|^2 and |k|^2.
 inline constexpr float kGatedNormEps = 1e-6f;
-inline constexpr float kLowRankDecayDivisor = 16;
+inline constexpr float kLowRankDecayDivisor = 16;  // of GatedDecay::kKey
 
 // The input projections, all without biases. The first three are queries, keys and values
 // (kChannel: i, f and the gate).

@@ -99,7 +99,7 @@ class GatedOracle {
     if (form_.delta()) {
       k = Normalized(k);
       const double most = spec_.negative_eigenvalues ? 2 : 1;
-      const Row& erase = In("b_proj", t);  // a number, or one for each key channel
+      const Row& erase = In("b_proj", t);  // one number per delta step or key channel
       for (size_t m = 0; m < values_; ++m) {
         add[m] *= form_.write == GatedWrite::kTwoSided ? Sigmoid(In("w_proj", t)[m])
                                                        : most * Sigmoid(erase[i]);
@@ -171,8 +171,8 @@ class GatedOracle {
     return x;
   }
 
-  // The head's rows of the low-rank projection name.1(name.0(x)); `readers` consecutive heads share
-  // them.
+  // The head's outputs of the low-rank projection name.1(name.0(x)). `readers` consecutive heads
+  // share them.
   Row Second(const std::string& name, size_t size, size_t t, int readers = 1) const {
     const Row &x = In(name + ".0", t), &weight = Own(name + ".1.weight");
     Row y(size);
@@ -241,8 +241,8 @@ inline GatedHead::Rows GatedOut(const MixerSpec& spec, const GatedHead& head) {
   return GatedOracle(spec, head).Out();
 }
 
-// Applies a norm that several heads share, and the gate after it. heads: all heads of a layer, or
-// all that share one norm.
+// Applies a norm that several heads share and, unless `timed`, the gate. heads: all heads of a
+// layer, or all that share one norm.
 inline void NormalizeTogether(const MixerSpec& spec, const std::vector<GatedHead>& heads,
                               std::vector<GatedHead::Rows>& outs) {
   const GatedForm form = FindMixer(spec.kind).gated(spec);

@@ -53,7 +53,7 @@ struct MixerInfo {
   std::vector<std::string> options = {};
   // Kind and parameters in a few words; null: the name.
   std::string (*describe)(const MixerSpec& spec) = nullptr;
-  // Names the feature of this mixer that fast-transformers lacks; "" or null: none.
+  // Names the part of this mixer that fast-transformers lacks; "" or null: none.
   std::string (*beyond)(const MixerSpec& spec) = nullptr;
   // The input projections, queries, keys and values first; null: these three only.
   std::vector<ProjectionInfo> (*projections)(const MixerSpec& spec) = nullptr;

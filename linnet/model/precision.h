@@ -8,7 +8,7 @@
 // have one factor per input, a power of two, in NAME_factor [in]; both are F32. The weight of
 // output o and input i is value[o, i] * scale[o] * factor[i], with the value in -127 .. 127. At
 // inference the activations are first multiplied by the factors and then rounded; the factors bring
-// inputs of different magnitude to a similar scale.
+// inputs of different magnitude into a similar range.
 #ifndef LINNET_MODEL_PRECISION_H_
 #define LINNET_MODEL_PRECISION_H_
 
@@ -31,7 +31,7 @@ bool IsMatrix(std::string_view tensor_name);
 // precision. Exception: a tied predictor is stored like other matrices, since it is most of a small
 // text model. A logistics predictor is small and stays F32: in the digits model, an int8 predictor
 // would cost 0.09 bits/dim, while int8 in all other matrices together costs 0.003. All other
-// tensors are F32, including a stem's first convolution, which reads few bytes.
+// tensors are F32, including a stem's first convolution, whose matrix is small.
 DType StoredAs(const ModelSpec& spec, std::string_view tensor_name, Precision precision);
 // The precision of the predictor and of the frame projection in a file of precision `precision`.
 Precision PredictorPrecision(const ModelSpec& spec, Precision precision);

@@ -27,7 +27,7 @@ constexpr const char* kHeadBias = "predictor.bias";
 constexpr std::string_view kOmega = ".feature_map.omega";
 constexpr int kMaxLayers = 1000;  // the limit of Validate()
 
-// Bias of the logits of tokens that are never drawn: their probability rounds to 0.
+// Bias of the logits of tokens that are never sampled: their probability rounds to 0.
 constexpr float kNever = -1e9f;
 
 enum class TaskKind : uint8_t { kImages, kCopy, kText };
@@ -136,7 +136,7 @@ void CheckWhole(const Named& named, const std::string& path) {
     refuse("a stack of ", layers, layers == 1 ? " layer" : " layers", " alone", kPart);
 }
 
-// The mixer with the parameters of other kinds at their defaults.
+// Returns the mixer, with parameters that its kind does not use reset to their defaults.
 MixerSpec OwnParameters(MixerSpec mixer) {
   const MixerInfo info = FindMixer(mixer.kind);
   const MixerSpec plain;
@@ -212,6 +212,7 @@ class SpecReader {
     stack.norm_first = choices_.norm_first;
     stack.activation = choices_.activation;
     stack.mixer() = OwnParameters(choices_.attention);
+    // Sizes() sets the width.
     stack.convolution = HasPrefix(named_, name_ + "layers.0.convolution.") ? 1 : 0;
     spec_.input.pixel_above = named_.count(kAbove) > 0;
 
@@ -221,6 +222,7 @@ class SpecReader {
                       (table ? Peek(kPositions, 3, 2) == d_model : TellsText(outputs));
     const bool whole = Peek(kEmbedding, 2, 1) == d_model && Peek(kEmbedding, 2, 0) == outputs;
     const bool no_table = !table && d_model > 0 && (spec_.head.tied || whole);
+    // PositionDims() is then 0, so TensorTable() has no position table.
     if (no_table) spec_.input.value_embedding = stack.d_model;
     CheckNames(named_, TensorTable(spec_), path_);
   }
@@ -266,6 +268,7 @@ class SpecReader {
     const int64_t columns = Dimension(omega, 2, 1);
     const int64_t twice = 2 * columns;
     Require(twice <= 1 << 16, "tensor ", Quote(omega), " has ", columns, " columns; too many");
+    // The columns of omega for a number of features.
     const auto made = [&](int64_t features) {
       return map.omega(mixer.query_dim, static_cast<int>(features));
     };
@@ -471,7 +474,7 @@ std::vector<float> ToFloats(const Tensor& tensor, size_t first, size_t count) {
         break;
       case DType::kF64: {
         const double value = element(double{}, i);
-        // Beyond a float's range the conversion is undefined; infinity and NaN are refused later.
+        // Beyond a float's range the conversion is undefined. CheckFinite() refuses infinity later.
         floats[i] = std::abs(value) <= FLT_MAX ? static_cast<float>(value) : INFINITY;
         break;
       }
@@ -533,7 +536,7 @@ void ReferenceModel::Take(std::span<const linnet::Tensor> tensors, const std::st
     if (grows) want[0] -= special_tokens_;
     if (mirrors) want[1] /= 2;
     if (info.name == kPositions && shape.size() == 3) {
-      shape[1] = std::min(shape[1], want[1]);  // positions beyond are never used
+      shape[1] = std::min(shape[1], want[1]);  // later positions are never used
     }
     if (shape != want) {
       throw InputError(path, ": tensor ", Quote(tensor.name), " is ", FormatShape(tensor.shape),

@@ -1,6 +1,7 @@
 // Imports models of the Python library fast-transformers by the names and shapes of their tensors.
 // The names are those of TensorTable(spec), but first_value.probability, which only linnet has, is
 // optional. Names and shapes determine nearly all of a spec; ReferenceChoices holds the rest.
+// "Reference" in identifiers here means fast-transformers, not a kernel's double-precision twin.
 //
 //   PyTorchFile file = PyTorchFile::Open("model.pth");
 //   const ReferenceModel model = FromReference(file.tensors(), file.path(), {.heads = 8});
@@ -45,7 +46,7 @@ std::vector<std::string> ReferenceTasks();
 
 class ReferenceModel {
  public:
-  ReferenceModel(ReferenceModel&&) = default;  // a copy's views would refer to the original
+  ReferenceModel(ReferenceModel&&) = default;  // a copy's spans would point into the original
   ReferenceModel& operator=(ReferenceModel&&) = default;
 
   const ModelSpec& spec() const { return spec_; }
@@ -57,7 +58,7 @@ class ReferenceModel {
   // Whether the file has a first_value.probability, as a file written by linnet may.
   bool has_first_value() const { return has_first_value_; }
   // Whether the file's vocabulary lacks the special tokens. They are then inserted before its
-  // tokens, with zero embeddings and with outputs so low that they are never drawn.
+  // tokens, with zero embeddings and with logits so low that they are never sampled.
   bool adds_special_tokens() const { return special_tokens_ > 0; }
 
  private:
@@ -69,7 +70,7 @@ class ReferenceModel {
   void Take(std::span<const linnet::Tensor> tensors, const std::string& path);
 
   ModelSpec spec_;
-  std::map<std::string, std::vector<float>> own_;  // converted, truncated or created here
+  std::map<std::string, std::vector<float>> own_;  // converted, extended or created here
   std::map<std::string, std::span<const float>> tensors_;
   bool has_first_value_ = false;
   int special_tokens_ = 0;   // number of rows inserted before the vocabulary's rows

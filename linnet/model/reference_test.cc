@@ -242,7 +242,7 @@ TEST(Reference, CharactersMustMatchTheVocabulary) {
   EXPECT_TRUE(Contains(Tensors(tied).Error({.heads = 3}), "tied embeddings are for text"));
 }
 
-// A vocabulary without linnet's three special tokens: their rows are inserted before it.
+// If a vocabulary lacks linnet's three special tokens, their rows are inserted before its rows.
 TEST(Reference, AddsSpecialTokens) {
   for (const bool tied : {false, true}) {
     for (const TextSpec& text : {TextSpec(), kLetters}) {
@@ -303,7 +303,7 @@ TEST(Reference, FeatureMaps) {
     choices.attention.features = mixer.features = random ? 12 : 0;
     EXPECT_EQ(FromReference(Tensors(spec).list, "a.pth", choices).spec(), spec) << map;
   }
-  choices.attention.features = 0;  // of favor: 12 columns of omega make 12 or 24 features
+  choices.attention.features = 0;  // unknown: favor's omega may give 12 or 24 features
   EXPECT_TRUE(Contains(Tensors(spec).Error(choices), "omega has 12 columns: 24 features if"));
   choices.attention.features = 20;
   EXPECT_TRUE(Contains(Tensors(spec).Error(choices), "which do not fit 20 features of favor"));
@@ -355,6 +355,7 @@ TEST(Reference, FavorsColumnsHaveBothSigns) {
                                    phi.data());
     return phi;
   };
+  // The ratio of a query's weights for two keys. Factors common to all features cancel in it.
   const auto ratio = [&](const auto& phi_q, const auto& phi_a, const auto& phi_b) {
     return std::inner_product(phi_q.begin(), phi_q.end(), phi_a.begin(), 0.0) /
            std::inner_product(phi_q.begin(), phi_q.end(), phi_b.begin(), 0.0);
@@ -366,6 +367,7 @@ TEST(Reference, FavorsColumnsHaveBothSigns) {
 TEST(Reference, RefusesPartsOfModels) {
   ModelSpec spec = TinyText({});
   spec.network = NetworkKind::kEncoderDecoder, spec.task = "couplet";
+  // The error for the tensors with this prefix, after `stripped` is removed from their names.
   const auto only = [](Tensors tensors, const std::string& prefix, const std::string& stripped) {
     std::erase_if(tensors.list, [&](const Tensor& t) { return !t.name.starts_with(prefix); });
     for (Tensor& tensor : tensors.list) tensor.name.erase(0, stripped.size());
@@ -382,6 +384,7 @@ TEST(Reference, RefusesPartsOfModels) {
               "input: a.pth: holds a stack of 2 layers alone" + whole);
   }
   Tensors stacks(spec);
+  // Keeps "encoder." and "decoder." tensors.
   std::erase_if(stacks.list, [](const Tensor& t) { return t.name.find("coder.") != 2; });
   EXPECT_EQ(stacks.Error({.heads = 3}),
             "input: a.pth: holds the stacks of an encoder and a decoder alone" + whole);

@@ -26,8 +26,8 @@ class Registry {
     return {rows_.begin(), rows_.end()};
   }
 
-  // The row stays where it is for the registry's life. For an unknown name, throws InputError with
-  // a list of the known names.
+  // The reference stays valid as long as the registry exists. For an unknown name, throws
+  // InputError with a list of the known names.
   const Row& Find(const std::string& name) const {
     const std::lock_guard lock(mutex_);
     for (const Row& row : rows_) {

@@ -1,8 +1,8 @@
-// RWKV-7's time mixing as plain data, and the numbers that training and runtime share.
+// RWKV-7's time mixing: its equations, and constants that training and inference share.
 //
-// For a position with input x, and head h, with K = query_dim and V = value_dim. A projection reads
-// x + (previous x - x) * shift, where its token shift is x_r, x_k, x_v, x_w, x_a or x_g. In this
-// order, where the later lines for v and k replace the projected values and keys:
+// The equations are for one position with input x, and one head. A projection reads
+// x + (previous x - x) * shift, where `shift` is its token shift x_r, x_k, x_v, x_w, x_a or x_g.
+// The lines apply in this order; the second lines for v and k replace the projected vectors:
 //
 //   r, k, v   receptance, key and value
 //   decay     -e^(-1/2) sigmoid(w0 + tanh(w1) w2), a logarithm, per key channel
@@ -10,7 +10,7 @@
 //   g         sigmoid(g1) g2, per value channel: the output's gate
 //   v         v + (v_first - v) * sigmoid(v0 + v1 v2), if value_rank > 0: v_first are the values of
 //             the last earlier layer with value_rank 0
-//   removal   k * k_k, divided by its length
+//   removal   k * k_k / |k * k_k|
 //   k         k (1 + (a - 1) * k_a)
 //   out       output of the scan kRwkv7 (kernels/scan.h): erase = -removal, write = removal * a
 //   result    (norm(out) + (sum over key channels of r * k * r_k) v) * g, where norm is a layer

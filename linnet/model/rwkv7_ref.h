@@ -96,7 +96,7 @@ class Rwkv7Oracle {
 
   const GatedHead& head_;
   const size_t keys_, values_;
-  const bool reads_;
+  const bool reads_;  // mixes in the values of an earlier layer
 };
 
 inline GatedHead::Rows Rwkv7Out(const MixerSpec& spec, const GatedHead& head) {

@@ -22,7 +22,7 @@ namespace {
 
 using nlohmann::json;
 
-// The fields of a mixer: visit(name, field).
+// Calls visit(name, field) for each field of a mixer.
 template <typename Mixer, typename Visit>
 void VisitMixer(Mixer& mixer, Visit visit) {
   visit("attention", mixer.kind);
@@ -57,7 +57,7 @@ void VisitMixer(Mixer& mixer, Visit visit) {
   visit("value_dim", mixer.value_dim);
 }
 
-// In files, the number of layers is stored beside the pattern.
+// Fields of files that VisitFields() leaves out. The number of layers replaces StackSpec::repeat.
 constexpr const char* kLayers = "layers";
 constexpr const char* kPattern = "pattern";
 
@@ -209,7 +209,7 @@ void DropUnused(const ModelSpec& spec, json& object) {
       if (plain.contains(name) && object[name] == plain[name]) object.erase(name);
     }
   };
-  // Fields that earlier versions do not know.
+  // Earlier versions do not know these fields, but can read files without them.
   drop({"feed_forward", "norm", "head_bias", "embedding_norm"});
   if (spec.text() && spec.text()->tokenizer.empty()) object.erase("tokenizer");
   if (spec.input.stem.channels == 0) {
@@ -243,7 +243,8 @@ void ReadStack(json& object, const std::string& where, StackSpec& stack) {
   if (!pattern->is_array() || pattern->empty() || pattern->size() > 1000) {
     throw InputError(where, ": '", kPattern, "' must be a list of 1 to 1000 layers");
   }
-  // Fields that a layer does not name come from the spec. Exception: kOptions take their defaults.
+  // Fields that a layer of the pattern does not name come from the enclosing object. Exception:
+  // kOptions take their defaults.
   json common = Object(stack.pattern[0]);
   for (const char* name : kOptions) common.erase(name);
   stack.pattern.assign(pattern->size(), MixerSpec());
@@ -455,7 +456,7 @@ class Validator {
     if (text.unit == TextUnit::kToken) {
       Require(!spec_.encoder_decoder(),
               "an encoder-decoder reads bytes or characters, not byte-pair tokens");
-      // Other programs pad the embedding to a round number of rows.
+      // The vocabulary may be larger: other programs pad the embedding to a round number of rows.
       Require(spec_.input.vocabulary >= static_cast<int>(tokens), "vocabulary is ",
               spec_.input.vocabulary, "; the tokenizer has ", tokens, " tokens");
       return;

@@ -15,10 +15,11 @@
 namespace linnet {
 
 // The window of byte n: pixels in raster order, up to the pixel of byte n, which is in the middle
-// of the last row. The inputs are the bytes of these pixels that come before n. With same_color,
-// the inputs are one byte of each pixel, the one with n's color, and n itself is included.
+// of the last row. The inputs of the first convolution are the bytes of these pixels that come
+// before n. The second convolution (same_color) reads the features of one byte of each pixel: the
+// byte with n's color, n itself included.
 struct StemWindow {
-  int rows, columns;
+  int rows, columns;  // of the window
   int width, colors;  // of the image
   bool same_color;
 
@@ -27,7 +28,8 @@ struct StemWindow {
   int Inputs(int k) const { return same_color ? Before() + 1 : Before() * colors + k; }
   // Number of pixels of the window before the pixel of byte n.
   int Before() const { return (rows - 1) * columns + columns / 2; }
-  // How many bytes before byte n - 1 the window may begin. With same_color: before byte n.
+  // Largest distance in bytes from the first byte of a window to byte n - 1, the current token.
+  // With same_color: to byte n.
   int Reach() const {
     const int pixels = (rows - 1) * width + columns / 2;
     return same_color ? pixels * colors : pixels * colors + colors - 2;
@@ -54,10 +56,12 @@ struct StemWindow {
   }
 };
 
+// The window of the first convolution.
 inline StemWindow StemBytes(const ModelSpec& spec) {
   const StemSpec& stem = spec.input.stem;
   return {stem.rows, stem.columns, spec.image()->width, spec.image()->channels, false};
 }
+// The window of the second convolution.
 inline StemWindow StemFeatures(const ModelSpec& spec) {
   const StemSpec& stem = spec.input.stem;
   return {stem.second_rows, stem.second_columns, spec.image()->width, spec.image()->channels, true};

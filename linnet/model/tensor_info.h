@@ -13,22 +13,23 @@ struct TensorInfo {
   std::vector<int64_t> shape;
 };
 
-// An input projection of a mixer: the columns x name.weight^T + name.bias of its layer's input x,
-// or columns of an earlier layer.
+// An input projection of a mixer: the columns x name.weight^T + name.bias of its layer's input x
+// or, if `carried`, columns that an earlier layer has computed.
 struct ProjectionInfo {
   std::string name;
   int width = 1;  // columns per head; if shared, of all heads together
   bool bias = true;
   bool shared = false;  // every head reads the same columns
   int readers = 1;      // consecutive heads that share columns; divides the number of heads
-  // The tensor's rows form this many blocks, each with an equal part of every head's columns.
+  // The weight's rows (one per column) form this many blocks. Each block has an equal part of every
+  // head's columns.
   int blocks = 1;
   // The tensor [d_model] of a token shift: the projection reads x + (previous x - x) * shift, where
-  // previous x is the input one position earlier, or zeros. "": it reads x.
+  // previous x is the input one position earlier (zeros at the first). "": it reads x.
   std::string shift = {};
   bool carries = false;  // later layers' mixers may read these columns too
-  // Not a product, but the columns of the projection with `carries` in the latest earlier layer
-  // that has one. Must be the mixer's last projection.
+  // The columns are not computed here. They are those of the projection with `carries` in the
+  // latest earlier layer that has one. Must be the mixer's last projection.
   bool carried = false;
 
   int Columns(int heads) const { return shared ? width : heads / readers * width; }

@@ -437,6 +437,7 @@ class Tokenizer::Reader {
     return text;
   }
 
+  // The byte of a name like "<0xE6>". Other names stay as they are.
   static std::string FromByteToken(const std::string& name) {
     if (name.size() != 6 || !name.starts_with("<0x") || name[5] != '>') return name;
     int byte = 0;

@@ -71,6 +71,8 @@ class Tokenizer {
   struct AddedToken {
     std::string text;
     int32_t id;
+    // left_strip, right_strip: takes the white space on this side too. normalized: is searched for
+    // in the normalized text instead of the given text.
     bool left_strip, right_strip, normalized, special;
   };
   using Words = std::vector<Word>;
@@ -92,7 +94,7 @@ class Tokenizer {
   std::vector<int32_t> begin_;
   std::optional<int32_t> end_;
   size_t strip_ = 0;  // number of spaces removed from the beginning of a decoded text
-  std::vector<std::string> pieces_, names_;
+  std::vector<std::string> pieces_, names_;  // of each token: Piece() and Name()
 };
 
 }  // namespace linnet

@@ -12,7 +12,7 @@ namespace {
 
 using torch::Tensor;
 
-constexpr int64_t kFirstCapacity = 64;
+constexpr int64_t kFirstCapacity = 64;  // positions
 
 // The keys (which = 0) or values (which = 1) in a state: [N, S, H, D or M]. If autograd is
 // recording but the cache requires no gradient, returns an alias with its own version counter and
@@ -79,7 +79,9 @@ void CachedAttention::Remember(const Tensor& k, const Tensor& v, const Tensor& l
 Tensor CachedAttention::Recall(const Tensor& q, const MixerState& state) {
   if (state.empty()) throw InputError("attention has nothing to recall: its state is empty");
   CheckRecurrent(kind_, query_dim_, q.unsqueeze(1), {}, {}, {}, state.tensors[1], readers_);
-  Tensor hidden;  // a mask, because the plain form copies the keys if it gets lengths
+  // Passes a mask instead of lengths, because the plain form of SoftmaxAttention() copies the keys
+  // if it gets lengths.
+  Tensor hidden;
   if (state.lengths.defined()) {
     hidden = Below(state.lengths, state.length).logical_not().view({q.size(0), 1, 1, -1});
   }

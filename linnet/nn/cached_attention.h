@@ -25,7 +25,7 @@ class CachedAttention : public MixerImpl {
  protected:
   // q [N, L, H, D], k [N, S, G, D], v [N, S, G, M] -> [N, L, H, M], with G = H / readers. `hidden`
   // (broadcastable to [N, H, L, S], or undefined) is true where a key is masked out for a query. If
-  // causal, keys at positions > offset + i are also masked out for query i.
+  // causal, query i is at position offset + i, and the keys at later positions are also masked out.
   virtual torch::Tensor Attend(const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const torch::Tensor& hidden, bool causal,
                                int64_t offset) const = 0;

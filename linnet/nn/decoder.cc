@@ -79,7 +79,7 @@ Tensor TransformerDecoderImpl::forward(Tensor x, const Tensor& memory, const Mas
   }
   const Mask self_mask{.causal = true, .lengths = lengths};
   for (const auto& module : *layers) {
-    // Captured by value: Recompute() calls this again in the backward pass.
+    // Captures by value, because Recompute() calls this lambda again in the backward pass.
     const auto layer = [module, self_mask, memory_mask](const std::vector<Tensor>& in) {
       return module->as<TransformerDecoderLayer>()->forward(in[0], in[1], self_mask, memory_mask);
     };

@@ -21,8 +21,9 @@ namespace linnet::nn {
 
 struct DecoderOptions {
   TransformerOptions transformer;  // its pattern gives the mixers of the self attention
-  // Mixers of the attention over the memory: layer i uses cross[i mod size], for which
-  // MixerImpl::cross() must be true. If empty, each layer uses CrossMixer() of its self attention.
+  // Mixers of the attention over the memory: layer i uses cross[i mod cross.size()]. Each must
+  // support cross attention (MixerImpl::cross()). If the vector is empty, each layer uses the mixer
+  // that CrossMixer() (model/mixer.h) returns for its self attention.
   std::vector<MixerSpec> cross = {};
 
   MixerSpec cross_mixer(int64_t layer) const {
@@ -33,7 +34,7 @@ struct DecoderOptions {
 
 class TransformerDecoderLayerImpl : public torch::nn::Module {
  private:
-  LayerParts parts_;  // declared first: it constructs the members below
+  LayerParts parts_;  // before the public members, which its Make...() functions initialize
 
  public:
   TransformerDecoderLayerImpl(const TransformerOptions& options, const MixerSpec& self,
@@ -45,7 +46,7 @@ class TransformerDecoderLayerImpl : public torch::nn::Module {
   torch::Tensor Step(const torch::Tensor& x, MixerState& self, const MixerState& cross);
 
   AttentionLayer self_attention, cross_attention;
-  torch::nn::Linear gate, linear1, linear2;  // gate is null unless gated
+  torch::nn::Linear gate, linear1, linear2;  // gate: null except for FeedForwardKind::kGated
   Norm norm1, norm2, norm3;
 };
 TORCH_MODULE(TransformerDecoderLayer);

@@ -2,7 +2,7 @@
 //
 //   FeatureMap map = MakeFeatureMap({.feature_map = "favor", .features = 64}, /*query_dim=*/32);
 //   torch::Tensor phi_q = map->Queries(q), phi_k = map->Keys(k);      // [..., D] -> [..., F]
-//   torch::Tensor out = map->Divide(phi_q_s, phi_q_z, z, eps);        // eq. 12
+//   torch::Tensor out = map->Divide(phi_q_s, phi_q_z, z, eps);        // the paper's eq. 12
 //   RedrawFeatures(*model);                                           // all random maps of a model
 //
 // To add a map: write feature_map_NAME.cc, which defines NAMEFeatureMapKind(); declare that
@@ -33,9 +33,8 @@ class FeatureMapImpl : public torch::nn::Module {
   virtual torch::Tensor Queries(const torch::Tensor& q) const { return Keys(q); }
 
   // A lower bound of the denominator phi(q) . z, as a fraction of |z|, where z is the sum of the
-  // keys' features. A map has one if its estimates of a positive similarity can be zero or
-  // negative. A map with phi >= 0 returns nullopt, and Divide() adds eps to the denominator
-  // instead.
+  // keys' features. Maps whose similarities phi(q) . phi(k) can be negative have one. Other maps
+  // return nullopt, and Divide() adds eps to the denominator instead.
   virtual std::optional<double> floor() const { return std::nullopt; }
   // Returns numerator / max(denominator, floor() |z|) or, without a floor(), numerator /
   // (denominator + eps). Returns 0 if there are no keys. denominator [..., 1]; z [..., F] is used
@@ -53,9 +52,9 @@ using FeatureMap = std::shared_ptr<FeatureMapImpl>;
 // Throws InputError unless x is [..., query_dim].
 void CheckFeatureInput(const torch::Tensor& x, int64_t query_dim);
 
-// A map with a normally distributed random matrix omega [D, columns], which is the buffer "omega"
-// and is saved with the model. Each block of D columns is orthogonal, which lowers the variance of
-// the estimates.
+// A map with a random matrix omega [D, columns], which is the buffer "omega" and is saved with the
+// model. Each column is normally distributed. The columns in each block of D are orthogonal to one
+// another, which lowers the variance of the estimates.
 class RandomFeatureMapImpl : public FeatureMapImpl {
  public:
   RandomFeatureMapImpl(int64_t query_dim, int64_t columns);

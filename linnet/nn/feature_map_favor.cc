@@ -19,7 +19,7 @@ namespace {
 
 using torch::Tensor;
 
-constexpr double kLargest = 40;  // e^40 = 2e17: a sum of a million of these stays in fp32 range
+constexpr double kLargest = 40;  // e^40 = 2e17: the sum of a million such features fits in fp32
 
 class Favor : public RandomFeatureMapImpl {
  public:

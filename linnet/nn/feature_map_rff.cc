@@ -5,9 +5,9 @@
 //
 // The estimate can be negative, and so can the denominator phi(q) . z. For a query far from all
 // keys, the standard deviation of the denominator over draws of omega is |z| / sqrt(F), which
-// serves as the denominator's lower bound. (The denominator is a sum over F / 2 columns of omega;
-// each term is the product of z's two components for that column with a vector of length
-// sqrt(2 / F) and random direction.) The numerator is the same sum weighted by the values: its
+// serves as the denominator's lower bound. (The denominator is a sum over the F / 2 columns of
+// omega. Each term is the dot product of z's two components for that column and a vector of length
+// sqrt(2 / F) in a random direction.) The numerator is the same sum weighted by the values: its
 // standard deviation is about |z| / sqrt(F) times the magnitude of the values. Hence the output for
 // such a query has a random sign and about the magnitude of the values, for any number of keys.
 #include <torch/types.h>

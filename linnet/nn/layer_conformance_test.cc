@@ -1,5 +1,5 @@
-// Every registered mixer inside layers: transformer encoders and decoders against plain loops over
-// their weights. Whole sequences, pieces, steps and batches; values and gradients.
+// Tests every registered mixer inside layers. Compares values and gradients of transformer encoders
+// and decoders with plain loops over their weights, for whole sequences, pieces, steps and batches.
 //
 // mixer_conformance_test.cc tests the mixers alone, over more lengths and forms.
 #include <gtest/gtest.h>
@@ -303,9 +303,10 @@ class Layers : public testing::TestWithParam<LayerCase> {
     built.batch->eval();
     return built;
   }
-  // Norms are initialized to identities, which would hide errors in their weights and biases.
-  // Keys are made small for polynomial2: its weights, (q k / sqrt(D) + 1)^2, vanish at
-  // q k = -sqrt(D), and where their sum is near 0, outputs and gradients lose their digits in fp32.
+  // Adds noise to all parameters, because norms are initialized to identities, which would hide
+  // errors in their weights and biases. Makes keys small for polynomial2: its weights,
+  // (q k / sqrt(D) + 1)^2, vanish at q k = -sqrt(D), and where their sum is near 0, outputs and
+  // gradients lose their digits in fp32.
   static void Perturb(torch::nn::Module& module) {
     const torch::NoGradGuard no_grad;
     const MixerSpec& spec = GetParam().mixer.spec;
@@ -370,7 +371,7 @@ TEST(Registry, EveryMixerAndFeatureMapHasAnOracle) {
 // Layers have more rounding steps than a mixer alone.
 double Tolerance(const Rounding& rounding) { return 30 * rounding.off; }
 
-// Sequences alone, and in a batch with longer and shorter ones.
+// Tests each sequence alone, and in a batch with longer and shorter ones.
 TEST_P(Layers, WholeSequencesMatchTheOracleInAnyBatch) {
   const std::vector<int64_t> lengths = {17, 3, 1, 9};
   for (const Rounding& rounding : kRoundings) {
@@ -478,7 +479,7 @@ TEST_P(RecurrentLayers, PiecesAndStepsMatchTheOracle) {
         EXPECT_LT(Off(got[i], whole[i]), Tolerance(rounding) * std::max(1.0, Largest(whole[i])))
             << cuts.size() << " " << i;
       }
-      if (whole.empty()) whole = got;  // not causal as a whole: compares with the first pieces
+      if (whole.empty()) whole = got;  // forward() is not causal: the first cut replaces it
       const torch::NoGradGuard no_grad;
       for (int64_t t = cuts.size() < 2 ? 0 : cuts[0]; t < kLength; ++t) {
         EXPECT_LT(RelativeOff(built.recurrent->forward(x.select(1, t), copy), want.select(1, t)),

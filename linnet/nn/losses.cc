@@ -17,7 +17,7 @@ Tensor CrossEntropyNats(const Tensor& logits, const Tensor& targets) {
 }
 
 Tensor MaskedCrossEntropy(const Tensor& logits, const Tensor& targets, const Tensor& mask) {
-  // Masked targets may be out of range, so they are replaced.
+  // Masked targets may be out of range, so class 0 replaces them.
   const Tensor counted = targets.masked_fill(mask == 0, 0);
   const Tensor nats = CrossEntropyNats(logits.flatten(0, 1), counted.flatten());
   return (nats * mask.flatten()).sum() / mask.sum();

@@ -18,8 +18,8 @@ torch::Tensor MixtureOfLogisticsNats(const torch::Tensor& logits, const torch::T
 // -log softmax(logits)[target] in nats: logits [R, C], int64 targets [R] -> [R].
 torch::Tensor CrossEntropyNats(const torch::Tensor& logits, const torch::Tensor& targets);
 
-// Mean cross entropy in nats over the positions where mask is not zero: logits [N, L, classes],
-// int64 targets [N, L], float mask [N, L] -> scalar.
+// Mean cross entropy in nats over all positions, weighted by mask (0 leaves a position out): logits
+// [N, L, classes], int64 targets [N, L], float mask [N, L] -> scalar.
 torch::Tensor MaskedCrossEntropy(const torch::Tensor& logits, const torch::Tensor& targets,
                                  const torch::Tensor& mask);
 

@@ -3,9 +3,10 @@
 //   Mask{.causal = true}                        // position i attends to 0 .. i
 //   Mask{.lengths = torch::tensor({37, 21})}    // sequence n has lengths[n] keys, then padding
 //
-// A key masked out for a query contributes neither to the sum of values nor to the normalizer. The
-// output of a query without keys is 0. Padding behind `lengths` and `query_lengths` may hold
-// anything, even NaN; positions masked only by `causal` or `allowed` must be finite.
+// A key masked out for a query contributes neither to the weighted sum of values nor to the sum of
+// weights that divides it. The output of a query without keys is 0. Padding behind `lengths` and
+// `query_lengths` may hold anything, even NaN; positions masked only by `causal` or `allowed` must
+// be finite.
 #ifndef LINNET_NN_MASK_H_
 #define LINNET_NN_MASK_H_
 
@@ -28,11 +29,11 @@ struct Mask {
 };
 
 // Checks a mixer's arguments: q [N, L, H, D], k [N, S, G, D] and v [N, S, G, M]. All sizes but N
-// must be at least 1. H must be readers * G, because `readers` consecutive query heads share one
-// key-value head. Throws InputError, naming the kind, if shapes, types or devices do not fit, if D
+// must be at least 1. `readers` consecutive query heads share one key-value head, so H must be
+// readers * G. Throws InputError, naming the kind, if shapes, types or devices do not fit, if D
 // is not query_dim (0: any D fits), if a causal mask has S != L, if lengths are out of range, or if
-// mask.allowed is defined although `quadratic` is false. Does not check the values of lengths on a
-// GPU, which act as if clamped to their range.
+// mask.allowed is defined although `quadratic` is false. The values of lengths on a GPU are not
+// checked; they act as if clamped to their range.
 void CheckAttention(const char* kind, const torch::Tensor& q, const torch::Tensor& k,
                     const torch::Tensor& v, const Mask& mask, bool quadratic, int64_t query_dim = 0,
                     int64_t readers = 1);

@@ -60,8 +60,8 @@ class CausalLinearAttentionImpl : public LinearStateAttention, public NarrowMixe
     const Tensor phi_q = map_->Queries(q), phi_k = map_->Keys(k);
     const kernels::FeatureMap as_given = kernels::FeatureMap::kIdentity;
     if (!map_->floor()) return Product(phi_q, phi_k, v, lengths, {as_given, true, eps_}, state);
-    // The normalizer is the unnormalized output for values of 1. Appends a column of ones to v, so
-    // that z becomes the last column of s.
+    // Appends a column of ones to v. The unnormalized output for this column is the denominator
+    // phi(q) . z, and z after the last position is the last column of s.
     const Tensor with_ones = torch::cat({v, torch::ones_like(v.narrow(3, 0, 1))}, 3);
     const int64_t dim = v.size(3);
     ops::CausalLinearState wide;

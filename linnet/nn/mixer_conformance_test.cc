@@ -1,6 +1,6 @@
-// Every registered mixer in every form: whole sequences, pieces and single steps with a state, a
-// memory, batches of sequences of unequal length, copies of a state. Values and gradients are
-// compared with the plain loops of test_oracle.h. Forms that a mixer lacks according to the
+// Tests every registered mixer in every form: whole sequences, pieces and single steps with a
+// state, a memory, batches of sequences of unequal length, copies of a state. Compares values and
+// gradients with the plain loops of test_oracle.h. Forms that a mixer lacks according to the
 // registry must throw an error.
 //
 // Mixers take no packed sequences; ops/causal_linear_test.cc tests those of ops/causal_linear.h.
@@ -27,11 +27,12 @@ namespace {
 
 using torch::Tensor;
 
-// 1 to 3; a prime; and, each with its neighbors, the chunk size of the hashing mixers (8), the
-// block size of the fused kernels (32) and the chunk size of plain causal attention (64).
+// 1 to 3; 67, a prime longer than every chunk; and, each with its neighbors, the chunk size of the
+// hashing mixers (8), the block size of the fused kernels (32) and the chunk size of plain causal
+// attention (64).
 constexpr int64_t kRaggedLengths[] = {1, 2, 3, 7, 8, 9, 31, 32, 33, 63, 64, 65, 67};
 
-constexpr MixerSizes kSizes[] = {{3, 4, 5}, {1, 8, 1}, {2, 1, 17}};
+constexpr MixerSizes kSizes[] = {{3, 4, 5}, {1, 8, 1}, {2, 1, 17}};  // H, D, M
 
 // A mixer's inputs: queries [N, L, H, D], keys [N, S, H, D], values [N, S, H, M], and others.
 using Inputs = std::vector<Tensor>;
@@ -58,7 +59,7 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     return mixer;
   }
   // Random inputs, the same for every type. Queries and keys are small, so that few similarities
-  // vanish and the division magnifies no rounding errors. Strides: heads before positions.
+  // vanish and the division magnifies no rounding errors. Strides put heads before positions.
   Inputs Draw(int64_t batch, int64_t queries, int64_t keys, torch::ScalarType type) const {
     torch::manual_seed(100 * queries + keys);
     const MixerSpec spec = Spec();
@@ -71,6 +72,7 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     }
     return in;
   }
+  // Whether Recall() supports a state that steps or pieces filled.
   bool Recalls() const {
     return info().projections == nullptr && Case().spec.window == 0 && !Case().spec.rotary;
   }
@@ -99,6 +101,7 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
       return lengths.defined() ? lengths[n].item<int64_t>() : x.size(1);
     };
     const int64_t queries = count(mask.query_lengths, in[0]), keys = count(mask.lengths, in[1]);
+    // The head of x that head h reads.
     const auto read = [&](const Tensor& x) { return h / (Spec().heads / x.size(2)); };
     Head head{.q = RowsOf(in[0], n, read(in[0]), queries),
               .k = RowsOf(in[1], n, read(in[1]), keys),
@@ -310,7 +313,7 @@ TEST_P(Conformance, SequencesDoNotDependOnTheBatch) {
   for (const Rounding& rounding : kRoundings) {
     const Mixer mixer = Make(rounding.type);
     for (const bool causal : CausalMasks()) {
-      // 3e38 overflows in fp32 alone.
+      // 3e38 is finite, but fp32 arithmetic on it overflows. double needs infinity for this.
       for (const float padding : {NAN, rounding.type == torch::kFloat64 ? INFINITY : 3e38f}) {
         SCOPED_TRACE(StrCat(rounding.type, ", causal ", causal, ", padding ", padding));
         Inputs in = Draw(batch, 33, 33, rounding.type);
@@ -359,7 +362,7 @@ TEST_P(Conformance, MasksAreAppliedOrRefused) {
 }
 
 TEST_P(Conformance, NonCausalMixersRefuseACausalMask) {
-  if (info().causal) return;  // WholeSequencesMatchTheOracle
+  if (info().causal) return;  // WholeSequencesMatchTheOracle tests causal masks
   const Inputs in = Draw(1, 3, 3, torch::kFloat64);
   const Mixer mixer = Make();
   ExpectRefusal([&] { mixer->Mix(in, Mask{.causal = true}); }, "causal");
@@ -433,11 +436,12 @@ TEST_P(RecurrentConformance, GradientsThroughPiecesAndStepsEqualTheWholes) {
       const auto check = [&](const Tensor& out, const std::string& form) {
         SCOPED_TRACE(StrCat(rounding.type, ", length ", length, ", ", form));
         const std::vector<Tensor> got = Gradients((out * weights).sum(), in);
-        if (whole.empty()) {  // not causal as a whole: compares with a single piece
+        if (whole.empty()) {  // forward() is not causal: the first form, checked here, replaces it
           ExpectSlopes(in, past, weights, got, rounding.type == torch::kFloat64 ? 1e-6 : 1e-3);
           whole = got;
         }
-        // A key of one channel is divided by its length: its gradient is only rounding error.
+        // A key of one channel, divided by its absolute value, is 1 or -1: its gradient is only
+        // rounding error.
         const bool cancels = info().gated && spec.query_dim == 1 && rounding.off > 1e-6;
         const double off = rounding.off * (cancels ? 100 : 10);
         for (size_t i = 0; i < got.size(); ++i) {

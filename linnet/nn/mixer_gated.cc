@@ -73,7 +73,7 @@ class GatedMixerImpl : public RecurrenceImpl {
     scan.q = q, scan.k = k, scan.v = v;
     switch (form_.decay) {
       case GatedDecay::kNone:
-      case GatedDecay::kChannel:  // see mixer_hgrn.cc
+      case GatedDecay::kChannel:  // does not occur here; mixer_hgrn.cc computes it
         break;
       case GatedDecay::kConstant:
         scan.decay = ConstantDecay(v);
@@ -137,12 +137,13 @@ class GatedMixerImpl : public RecurrenceImpl {
     return out.to(type);
   }
 
-  // x divided by its root mean square over `dims`.
+  // The output norm: x divided by its root mean square over `dims`.
   Tensor Normed(const Tensor& x, at::IntArrayRef dims) const {
     return x * (x.square().mean(dims, true) + spec_.output_norm_eps).rsqrt();
   }
 
-  // [N, L, H, n width], with the n delta steps of a position side by side, -> [N, L n, H, width].
+  // With n = form_.householders: [N, L, H, n width], the n delta steps of a position side by side,
+  // -> [N, L n, H, width].
   Tensor Updates(const Tensor& x, int64_t width) const {
     return x.unflatten(3, {form_.householders, width}).transpose(2, 3).flatten(1, 2);
   }
@@ -161,7 +162,8 @@ class GatedMixerImpl : public RecurrenceImpl {
                 Tensor* past) const {
     if (form_.convolution == 0) return {q, k, v};
     const Tensor x = torch::cat({q.flatten(2), k.flatten(2), v.flatten(2)}, 2);
-    // The weights or biases of q, k and v, in the order of x's channels: by head, then by block.
+    // The weights or biases (`end`) of q, k and v, concatenated in the order of x's channels: by
+    // head, then by block.
     const auto joined = [&](const char* end) {
       std::vector<Tensor> all;
       for (size_t i = 0; i < 3; ++i) {
@@ -184,6 +186,7 @@ class GatedMixerImpl : public RecurrenceImpl {
             parts[2].unflatten(2, {v.size(2), v.size(3)})};
   }
 
+  // The norm of queries and keys: x divided by its Euclidean length.
   static Tensor Normalized(const Tensor& x) {
     return x * (x.square().sum(3, true) + kGatedNormEps).rsqrt();
   }

@@ -37,7 +37,7 @@ class HgrnMixerImpl : public RecurrenceImpl {
       : RecurrenceImpl(WithQueries(spec), InitialHgrn), form_(FindMixer(spec.kind).gated(spec)) {}
 
  private:
-  // state.tensors are h [N, H, 1, V] and, with a convolution, the last width - 1 inputs of the
+  // state.tensors are h [N, H, 1, M] and, with a convolution, the last width - 1 inputs of the
   // convolutions of all heads.
   Tensor Compute(const Parts& in, const Tensor& lengths, MixerState* state) const override {
     const bool begun = state != nullptr && !state->empty();

@@ -73,10 +73,11 @@ class KernelAttentionImpl : public CachedAttention {
           .to(q.scalar_type());
     }
     const double scale =
-        1 / std::sqrt(root);  // for q and k separately, so that half precision overflows later
+        1 / std::sqrt(root);  // scales q and k before the product, against overflow in fp16
     const Tensor products = torch::matmul(q * scale, (k * scale).transpose(2, 3));
     if (similarity_ == Similarity::kPolynomial2) return (products + 1).square();
-    // exp(q . k) may overflow, so each query's similarities are divided by the largest of them.
+    // exp() may overflow, so each query's similarities are divided by the largest of them; eps is
+    // relative to it.
     const Tensor exponent = hidden.defined()
                                 ? products.masked_fill(hidden, ops::LowestScore(q.scalar_type()))
                                 : products;

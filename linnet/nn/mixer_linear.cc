@@ -37,7 +37,8 @@ class LinearAttentionImpl : public LinearStateAttention {
                                 {kernels::FeatureMap::kIdentity, true, eps_});
   }
 
-  // For maps with a floor(): the lower bound of their denominator depends on z.
+  // For maps with a floor(): computes z explicitly, because the lower bound of the denominator
+  // depends on it.
   Tensor Guarded(const Tensor& q, const Tensor& k, const Tensor& v, const Mask& mask) {
     MixerState state;
     Remember(k, v, mask.lengths, state);

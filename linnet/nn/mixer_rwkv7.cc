@@ -15,7 +15,7 @@ namespace {
 
 using torch::Tensor;
 
-// w0 makes the decays fall from e^(-0.002) in the first key channel of the first head to e^(-0.4)
+// w0 makes the decays fall from e^(-0.0015) in the first key channel of the first head to e^(-0.38)
 // in the last key channel of the last head.
 Tensor InitialRwkv7(const TensorInfo& info) {
   const Tensor x = torch::empty(info.shape);
@@ -67,13 +67,13 @@ class Rwkv7MixerImpl : public RecurrenceImpl {
     return ((Normed(out) * own("ln_x.weight") + own("ln_x.bias") + bonus) * gate).to(type);
   }
 
-  // x divided by its length.
+  // x divided by its Euclidean length.
   static Tensor Normalized(const Tensor& x) {
     constexpr double kLeast = kRwkv7LeastLength * kRwkv7LeastLength;
     return x * x.square().sum(3, /*keepdim=*/true).clamp_min(kLeast).rsqrt();
   }
 
-  // x scaled to mean 0 and variance 1.
+  // x shifted to mean 0 and scaled to variance 1.
   static Tensor Normed(const Tensor& x) {
     const Tensor centered = x - x.mean(3, /*keepdim=*/true);
     return centered * (centered.square().mean(3, /*keepdim=*/true) + kRwkv7NormEps).rsqrt();

@@ -433,7 +433,7 @@ TEST(FeatureMap, DoesNotDependOnTheMixer) {
   EXPECT_THROW(MakeFeatureMap({.feature_map = "rff"}, 0), Error);
 }
 
-// The lowest score is finite in half precision, too.
+// The score of masked keys is finite in half precision, too.
 TEST(LowestScore, IsFiniteInItsType) {
   EXPECT_TRUE(Finite(torch::zeros({1}, torch::kHalf).fill_(ops::LowestScore(torch::kHalf))));
 }

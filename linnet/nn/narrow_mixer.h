@@ -1,5 +1,6 @@
-// Interface of mixers whose forward has GPU kernels that read bf16 and accumulate in fp32. With
-// such a mixer, a layer in bf16 computes queries, keys and values in bf16 (private to linnet/nn).
+// Interface of mixers whose forward() has GPU kernels that read a narrow type (bf16) and accumulate
+// in fp32. In front of such a mixer, a layer with precision kBf16 computes queries, keys and values
+// in bf16 (private to linnet/nn).
 #ifndef LINNET_NN_NARROW_MIXER_H_
 #define LINNET_NN_NARROW_MIXER_H_
 
@@ -9,7 +10,7 @@ namespace linnet::nn {
 
 class NarrowMixer {
  public:
-  // Whether there are such kernels for this value_dim and mask.
+  // Whether the mixer has such kernels for this value_dim and mask.
   virtual bool TakesBf16OnGpu(int64_t value_dim, const Mask& mask) const = 0;
 
  protected:

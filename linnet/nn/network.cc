@@ -78,7 +78,7 @@ std::map<std::string, Tensor> ModelTensors(const Network& network) {
 
 void SaveModel(const std::string& path, const Network& network, const std::string& training) {
   const std::map<std::string, Tensor> tensors = ModelTensors(network);
-  std::vector<Tensor> kept;  // dense copies must outlive the write
+  std::vector<Tensor> kept;  // dense fp32 tensors that must live until WriteCheckpoint() returns
   WriteCheckpoint(path, network.spec(), training, [&](const TensorInfo& info) {
     kept.push_back(tensors.at(info.name).detach().to(torch::kCPU, torch::kFloat32).contiguous());
     return std::span<const float>(kept.back().data_ptr<float>(),
@@ -156,6 +156,7 @@ std::vector<std::string> CopyWeights(const std::string& path, Network& network) 
   const auto row_bytes = [](const ModelSpec& spec) {
     return spec.image() ? spec.image()->RowBytes() : 0;
   };
+  // Whether to copy a tensor of the checkpoint: every parameter, and the buffers that fit.
   const auto fits = [&](const TensorInfo& info) {
     if (!IsBuffer(info.name)) return true;
     const linnet::Tensor* tensor = checkpoint.file().Find(info.name);
@@ -167,7 +168,7 @@ std::vector<std::string> CopyWeights(const std::string& path, Network& network) 
     return info.name != "pos_embedding.pe" || here.input.positions != Positions::kGrid ||
            row_bytes(there) == row_bytes(here);
   };
-  std::vector<std::string> kept;
+  std::vector<std::string> kept;  // buffers of the network that the checkpoint does not replace
   std::map<std::string, std::span<const float>> taken;
   for (const TensorInfo& info : table) {  // validates all tensors before any weight changes
     if (!fits(info)) {

@@ -56,7 +56,8 @@ ops::Precision HeadPrecision(const ModelSpec& spec, const TrainingOptions& optio
 class PositionalEmbeddingImpl : public torch::nn::Module {
  public:
   explicit PositionalEmbeddingImpl(const ModelSpec& spec);
-  // x [N, L, value_embedding], at positions first .. first + L - 1 -> [N, L, d_model]
+  // Adds or concatenates the table's rows for positions first .. first + L - 1:
+  // x [N, L, value_embedding] -> [N, L, d_model].
   torch::Tensor Place(const torch::Tensor& x, int64_t first = 0) const;
   torch::Tensor pe;  // [1, max_length, dim], a buffer
 

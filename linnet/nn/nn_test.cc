@@ -241,9 +241,9 @@ TEST(Recompute, ParametersGetGradients) {
       .backward();
 }
 
-// Outputs and gradients are the same with and without activation checkpointing, whichever tensors
-// need a gradient. In training, the reformer draws new hash planes in every forward pass, but
-// recomputation uses the planes of the first pass.
+// Outputs and gradients are the same with and without activation checkpointing, whether or not the
+// inputs need a gradient. In training, the reformer draws new hash planes in every forward pass,
+// but recomputation uses the planes of the first pass.
 TEST(Transformer, CheckpointingDoesNotChangeResults) {
   const MixerSpec linear{.kind = "linear", .heads = 2, .query_dim = 4, .value_dim = 4};
   for (const char* kind : {"causal-linear", "reformer"}) {
@@ -272,7 +272,7 @@ TEST(Transformer, CheckpointingDoesNotChangeResults) {
           if (decoder) {
             TransformerDecoder batch =
                 BuildDecoder({.transformer = options, .cross = {linear}}).batch;
-            // memory * 2 is not a leaf: backward() can run its graph only once.
+            // memory * 2 is not a leaf, so a second backward pass through its graph would throw.
             y = batch->forward(x, memory * 2);
             parameters = batch->parameters();
           } else {
@@ -349,7 +349,8 @@ TEST(CtcNats, GradientsMatchFiniteDifferences) {
   const auto wide = torch::TensorOptions().dtype(torch::kFloat64);
   const Tensor logits = torch::randn({3, 7, 4}, wide);
   const auto of = [](std::vector<int64_t> values) { return torch::tensor(values); };
-  // The third target needs 6 frames: 4 tokens, and 2 blanks between equal neighbors. It has 5.
+  // The third target needs 6 frames: 4 tokens, and 2 blanks between equal neighbors. Its sequence
+  // has 5.
   const Tensor targets = of({1, 2, 2, 0, 3, 1, 0, 0, 1, 1, 1, 2}).view({3, 4});
   const Tensor frames = of({7, 4, 5}), tokens = of({3, 2, 4});
   const auto loss = [&](const Tensor& x) {

@@ -23,6 +23,7 @@ class NormImpl : public torch::nn::Module {
     if (kind == NormKind::kLayer) bias = register_parameter("bias", torch::zeros({dim}));
   }
   torch::Tensor forward(const torch::Tensor& x) const { return ops::Normalize(x, of()); }
+  // The weights in the form that operations fused with a norm take.
   ops::Norm of() const { return {weight, bias, eps_}; }
 
   torch::Tensor weight, bias;  // RMS: no bias

@@ -60,6 +60,7 @@ void Optimizer::Step(double learning_rate) {
     Begin(learning_rate);
     return Finish();
   }
+  // Holds the norms at first; the loop replaces each norm by its gradient's clipping factor.
   std::vector<double> scales = ops::GradientNorms(parameters_);
   for (double& norm : scales) {
     if (!std::isfinite(norm)) throw RuntimeError(kNotFinite);

@@ -3,7 +3,7 @@
 //
 //   Optimizer optimizer({.name = "radam"}, model->parameters());
 //   loss.backward();
-//   optimizer.Step(learning_rate);     // and clears the gradients
+//   optimizer.Step(learning_rate);     // also clears the gradients
 #ifndef LINNET_NN_OPTIMIZER_H_
 #define LINNET_NN_OPTIMIZER_H_
 
@@ -61,7 +61,7 @@ class Optimizer {
   kernels::AdamStep NextStep(double learning_rate);
 
   std::optional<ops::FlatAdam> flat_;  // only on a device other than the CPU
-  kernels::AdamStep begun_;            // the step of Begin()
+  kernels::AdamStep begun_;            // the step between Begin() and Finish()
   int64_t steps_ = 0;
 };
 

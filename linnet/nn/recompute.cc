@@ -72,7 +72,7 @@ class Function : public torch::autograd::Function<Function> {
     SetRandomStates(device, now);
     variable_list gradients;
     for (const Tensor& x : inputs) gradients.push_back(x.grad());
-    gradients.insert(gradients.end(), 2, Variable());
+    gradients.insert(gradients.end(), 2, Variable());  // for the dummy input and for body
     return gradients;
   }
 };

@@ -1,6 +1,6 @@
 // Base class of recurrences over ops/scan.h (private to linnet/nn): the checks and masks around
-// Compute(). These mixers read more projections than queries, keys and values, and have tensors of
-// their own.
+// Compute(). These mixers read more projections than queries, keys and values, and have parameters
+// of their own.
 //
 //   class Mine : public RecurrenceImpl {
 //     explicit Mine(const MixerSpec& spec) : RecurrenceImpl(spec, Initial) {}
@@ -38,8 +38,8 @@ class RecurrenceImpl : public MixerImpl {
  protected:
   // Returns the outputs in the type of `in`, but computes types narrower than fp32 in fp32.
   // lengths: undefined, or int64 [N]: positions lengths[n] and later do not change the state, and
-  // their outputs are not used. state: null, or the state before the first position, which is
-  // replaced by the state after the last position; its first tensor is the scan's state
+  // their outputs are not used. state: null, or the state before the first position. Compute()
+  // replaces it by the state after the last position. Its first tensor is the scan's state
   // [N, H, any, M].
   virtual torch::Tensor Compute(const Parts& in, const torch::Tensor& lengths,
                                 MixerState* state) const = 0;
@@ -48,12 +48,12 @@ class RecurrenceImpl : public MixerImpl {
   static torch::Tensor Wide(const torch::Tensor& x);
   // Wide() of the projection of that name; undefined if there is none.
   torch::Tensor Part(const Parts& in, const std::string& name) const;
-  // Wide() of the mixer's tensor of that name.
+  // Wide() of the mixer's parameter of that name.
   torch::Tensor Own(const std::string& name) const { return Wide(own_.at(name)); }
 
   const MixerSpec spec_;
-  const std::vector<ProjectionInfo> projections_;
-  std::map<std::string, torch::Tensor> own_;
+  const std::vector<ProjectionInfo> projections_;  // MixerProjections(spec_)
+  std::map<std::string, torch::Tensor> own_;       // the mixer's parameters (MixerInfo::tensors)
 
  private:
   void CheckParts(const Parts& in) const;

@@ -12,9 +12,9 @@
 
 namespace linnet::nn {
 
-// Splits `name` at its dots. All parts but the last name nested child modules of `root`. Returns
-// the innermost of these modules (root if there are none), and creates missing modules as empty
-// ones.
+// Splits `name` at its dots. Each part before the last is the name of a nested child module of
+// `root`. Returns the innermost of these modules (root if there are none), and creates missing
+// modules as empty ones.
 inline torch::nn::Module& HolderOf(torch::nn::Module& root, const std::string& name) {
   const size_t dot = name.find('.');
   if (dot == std::string::npos) return root;

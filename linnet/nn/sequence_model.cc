@@ -77,7 +77,8 @@ Tensor SequenceModelImpl::Hidden(const Tensor& tokens) {
   }
   Tensor above;
   if (spec().input.pixel_above) {
-    // The byte above byte t + 1 is byte t + 1 - RowBytes.
+    // above[t] is the byte above byte t + 1, that is, byte t + 1 - RowBytes, or `vocabulary` in the
+    // first row.
     above = torch::full_like(tokens, spec().input.vocabulary);
     const int64_t below = length + 1 - spec().image()->RowBytes();
     if (below > 0) above.narrow(1, length - below, below).copy_(tokens.narrow(1, 0, below));

@@ -1,5 +1,5 @@
-// A speech model: maps frames to a distribution over phones at each position. It is a transformer
-// encoder or a bidirectional LSTM, with a head for CTC (nn/losses.h).
+// A speech model: maps frames to logits of the phones and of the CTC blank at each position. It is
+// a transformer encoder or a bidirectional LSTM, with a linear head. nn/losses.h has the CTC loss.
 //
 //   SpeechModel model(spec);                                  // spec.ReadsFrames()
 //   torch::Tensor logits = model->forward(frames, lengths);   // [N, L, Inputs] -> [N, L, classes]

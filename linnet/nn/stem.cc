@@ -47,7 +47,7 @@ Tensor StemImpl::Kernel(const StemWindow& window, const Weights& weights, int64_
   const int64_t size = in * window.rows * window.columns;
   std::vector<Tensor> kernels;
   for (const torch::nn::Linear& linear : weights) {
-    // Inputs are in raster order, so the masked ones come last.
+    // Inputs are in raster order, so the masked inputs, whose weights are zeros, come last.
     const Tensor padded =
         torch::constant_pad_nd(linear->weight, {0, size - linear->weight.size(1)});
     kernels.push_back(padded.view({-1, window.rows, window.columns, in}));
@@ -74,7 +74,7 @@ Tensor StemImpl::forward(const Tensor& tokens) {
                            .view({-1, rows, bytes_.width, bytes_.colors})
                            .permute({0, 3, 1, 2});
   const Tensor features = torch::gelu(Convolve(image, bytes_, features_, /*groups=*/1));
-  // The features of byte 0 are zeros, because no position computes them.
+  // The features of byte 0 are zeros, as in step(): position t computes the features of byte t + 1.
   features.narrow(1, 0, channels_).select(2, 0).select(2, 0).zero_();
   return Convolve(features, second_, output_, /*groups=*/bytes_.colors)
       .permute({0, 2, 3, 1})

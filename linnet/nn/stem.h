@@ -22,8 +22,8 @@ namespace linnet::nn {
 // The state of step(), empty at the beginning. A copy is independent and continues the sequence on
 // its own.
 struct StemState {
-  // The last inputs of the two convolutions, as many as the convolution's window may reach: at most
-  // Reach() + 1 (model/stem.h).
+  // The last inputs of each convolution, as many as its window may need: at most Reach() + 1
+  // (model/stem.h).
   torch::Tensor bytes;     // of the first convolution: [N, <= Reach() + 1]
   torch::Tensor features;  // of the second: [N, <= Reach() + 1, channels]
 };
@@ -46,9 +46,9 @@ class StemImpl : public torch::nn::Module {
   static torch::Tensor Convolve(const torch::Tensor& image, const StemWindow& window,
                                 const Weights& weights, int64_t groups);
 
-  const StemWindow bytes_, second_;
+  const StemWindow bytes_, second_;  // the windows of the first and of the second convolution
   const int64_t channels_;
-  Weights features_, output_;
+  Weights features_, output_;  // the weights of the first and of the second convolution
 };
 TORCH_MODULE(Stem);
 

@@ -1,4 +1,4 @@
-// The causal stem of images against its definition in plain loops (model/stem_ref.h).
+// Compares the causal stem of images with its definition in plain loops (model/stem_ref.h).
 #include "linnet/nn/stem.h"
 
 #include <gtest/gtest.h>

@@ -64,7 +64,8 @@ inline void AddTo(Row& sum, double weight, const Row& x) {
 struct FeatureMapOracle {
   std::string name;
   Row (*phi)(const Row& x, const Rows& omega, bool query);
-  bool floor = false;  // the divisor is at least |z| / sqrt(F), and has no eps
+  // The divisor has no eps, and is at least |z| / sqrt(F), with z the sum of the keys' features.
+  bool floor = false;
 };
 
 // x / D^(1/4)
@@ -73,6 +74,7 @@ inline Row Scaled(Row x) {
   for (double& a : x) a *= scale;
   return x;
 }
+// y omega
 inline Row Projected(const Row& y, const Rows& omega) {
   Row sums(omega[0].size());
   for (size_t d = 0; d < y.size(); ++d) AddTo(sums, y[d], omega[d]);
@@ -248,7 +250,7 @@ inline Rows KernelOut(const MixerSpec& spec, const Head& head) {
   return out;
 }
 
-// One hash round: the bucket of each position, and its place after sorting by bucket.
+// One hash round: the bucket of each position, and its rank (place) after sorting by bucket.
 struct HashRound {
   std::vector<size_t> bucket, place;  // of each position
 };
@@ -260,7 +262,7 @@ inline std::vector<HashRound> HashRounds(const MixerSpec& spec, const Rows& q) {
   for (size_t r = 0; r < rounds.size(); ++r) {
     std::vector<size_t> order;
     for (size_t i = 0; i < q.size(); ++i) {
-      Row sides(2 * half);  // [q R; -q R]
+      Row sides(2 * half);  // (q R, -q R), with R the hash planes
       for (size_t b = 0; b < half; ++b) {
         for (size_t d = 0; d < dim; ++d) sides[b] += q[i][d] * planes[(r * dim + d) * half + b];
         sides[half + b] = -sides[b];
@@ -278,8 +280,8 @@ inline std::vector<HashRound> HashRounds(const MixerSpec& spec, const Rows& q) {
   return rounds;
 }
 
-// The keys are the queries, normalized to length 1. A position attends to keys of its own and of
-// the previous chunk.
+// The keys are the queries, normalized to length 1. Chunks are consecutive positions after sorting
+// by bucket. A position attends to keys in its own and in the previous chunk.
 inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
   const std::vector<HashRound> rounds = HashRounds(spec, head.q);
   const size_t length = head.q.size(), chunk = static_cast<size_t>(spec.lsh_chunk);
@@ -483,7 +485,7 @@ struct MixerCase {
 };
 
 // Every registered mixer that has an oracle, with all its choices. If the mixer has a feature map,
-// each choice is combined with every map. If the mixer has a scale of the scores, each choice also
+// each choice is combined with every map. If the mixer uses MixerSpec::scale, each choice also
 // occurs with a scale.
 inline std::vector<MixerCase> MixerCases() {
   std::vector<MixerCase> cases;

@@ -1,4 +1,4 @@
-// Slopes of a loss that an oracle computes, by finite differences.
+// Partial derivatives (slopes) of a loss that an oracle computes, by finite differences.
 #ifndef LINNET_NN_TEST_SLOPES_H_
 #define LINNET_NN_TEST_SLOPES_H_
 
@@ -11,7 +11,8 @@
 
 namespace linnet::nn {
 
-// The loss of one sequence: the weighted sum of the outputs of NormHeads() consecutive heads.
+// The loss of one sequence: the weighted sum of the outputs of NormHeads() consecutive heads, which
+// are normalized together.
 class OracleLoss {
  public:
   OracleLoss(const MixerOracle& oracle, const MixerSpec& spec, std::vector<Head> heads,
@@ -23,7 +24,8 @@ class OracleLoss {
     }
   }
 
-  // The slope in element d at position t of input `which` (0: q, 1: k, 2: v, ...) of head `index`.
+  // The slope in element d at position t of input `which` (0: q, 1: k, 2: v, ...) of head `index`;
+  // 0 for padding.
   double Slope(size_t index, size_t which, size_t t, size_t d) {
     Head& head = heads_[index - heads_[0].index];
     Rows& rows = which == 0   ? head.q

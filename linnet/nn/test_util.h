@@ -18,7 +18,7 @@
 namespace linnet::nn {
 
 inline double Largest(const torch::Tensor& x) { return x.abs().max().item<double>(); }
-// The largest difference; NaN where an operand holds NaN.
+// The largest difference; NaN if an operand holds NaN.
 inline double Off(const torch::Tensor& a, const torch::Tensor& b) { return Largest(a - b); }
 // The largest difference relative to the largest magnitude of `want`.
 inline double RelativeOff(const torch::Tensor& got, const torch::Tensor& want) {
@@ -45,16 +45,17 @@ inline std::vector<torch::Tensor> Gradients(const torch::Tensor& loss,
   return gradients;
 }
 
-// Types to test and their tolerances. double runs the plain forms, fp32 the fused forms; they
-// differ by rounding only.
+// Types to test and their tolerances. Operations run their plain forms in double and their fused
+// forms in fp32 (ops/plain.h); the forms differ by rounding only.
 struct Rounding {
   torch::ScalarType type;
   double off;
 };
 inline constexpr Rounding kRoundings[] = {{torch::kFloat64, 1e-12}, {torch::kFloat32, 1e-4}};
 
-// Divisions of a sequence into pieces: the whole, its first or last position alone, a chunk and the
-// rest, pieces of unequal lengths and, for short sequences, single positions.
+// Divisions of a sequence into pieces: the whole, its first or last position alone, a block of the
+// fused kernels (32 positions) and the rest, pieces of unequal lengths and, for short sequences,
+// single positions.
 inline std::vector<std::vector<int64_t>> Cuts(int64_t length) {
   std::vector<std::vector<int64_t>> cuts = {{length}};
   if (length > 1) {

@@ -30,8 +30,7 @@ void CheckRange(const char* name, int64_t value, int64_t low, int64_t high) {
   }
 }
 
-// Total width of all heads' queries, and also of all heads' keys. Throws InputError if a size is
-// out of range.
+// Total width of all heads' queries. Throws InputError if a size is out of range.
 int64_t QueryWidth(const MixerSpec& mixer) {
   CheckRange("heads", mixer.heads, 1, kMost);
   CheckRange("query_dim", mixer.query_dim, 1, kMost);
@@ -90,7 +89,7 @@ Tensor DepthwiseImpl::forward(const Tensor& x, const Mask& mask) {
 AttentionLayerImpl::AttentionLayerImpl(const TransformerOptions& options, const MixerSpec& mixer)
     : heads_(mixer.heads), value_dim_(mixer.value_dim), precision_(options.precision) {
   Validate(options);
-  const int64_t values = (QueryWidth(mixer), ValueWidth(mixer));  // both check the sizes
+  const int64_t values = (QueryWidth(mixer), ValueWidth(mixer));  // QueryWidth() only checks sizes
   linnet::Validate(mixer, mixer.query_dim, "attention");
   const MixerInfo info = FindMixer(mixer);
   infos_ = MixerProjections(mixer);
@@ -429,7 +428,7 @@ namespace {
 Tensor Recomputed(const std::shared_ptr<torch::nn::Module>& module, const Tensor& x,
                   const Mask& mask, Tensor& carried) {
   const bool carries = module->as<TransformerEncoderLayer>()->attention->carries();
-  // Captured by value: Recompute() calls this again in the backward pass.
+  // Captures by value, because Recompute() calls this lambda again in the backward pass.
   const auto layer = [module, mask, carries](const std::vector<Tensor>& in) {
     Tensor columns = in.size() > 1 ? in[1] : Tensor();
     const Tensor y = module->as<TransformerEncoderLayer>()->forward(in[0], mask, &columns);

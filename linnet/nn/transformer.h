@@ -83,9 +83,9 @@ class AttentionLayerImpl : public torch::nn::Module {
                         const torch::Tensor& values, const Mask& mask);
 
   // Self attention of n(x): [N, L, d_model] -> [N, L, H M]. *carried [N, L, columns] passes columns
-  // of a projection from layer to layer (ProjectionInfo::carries): on entry it holds those of the
-  // latest earlier layer that carries any. This layer may read or replace them. `carried` is null
-  // if the layer is used alone.
+  // of a projection from layer to layer (ProjectionInfo::carries). On entry it holds the columns of
+  // the latest earlier layer with such a projection. This layer may read or replace them. `carried`
+  // is null if the layer is used alone.
   torch::Tensor Attend(const torch::Tensor& x, const ops::Norm& norm, const Mask& mask,
                        torch::Tensor* carried = nullptr);
   // The same for one position: [N, d_model] -> [N, H M].
@@ -122,7 +122,8 @@ class AttentionLayerImpl : public torch::nn::Module {
   // The projections. Each reads x or its own token shift of x.
   std::vector<torch::Tensor> Shifted(const torch::Tensor& x, torch::Tensor* last) const;
 
-  // [..., H width] -> [..., H, width]
+  // [..., H width] -> [..., H, width]. Joins the parts of each head if the columns form several
+  // blocks (ProjectionInfo::blocks).
   static torch::Tensor Heads(const torch::Tensor& x, const ProjectionInfo& info);
 
   std::vector<ProjectionInfo> infos_;            // MixerProjections()
@@ -159,16 +160,16 @@ class DepthwiseImpl : public torch::nn::Module {
 TORCH_MODULE(Depthwise);
 
 // The parts shared by encoder and decoder layers, except attention: residual blocks x + f(x), with
-// the layer norm before or after as the options say.
+// the norm before or after the block, as TransformerOptions::norm_first says.
 class LayerParts {
  public:
   explicit LayerParts(const TransformerOptions& options);
 
   // The feed-forward block's linear layers; null without such a block.
-  torch::nn::Linear MakeGate() const;  // d_model -> d_ff; null unless gated
+  torch::nn::Linear MakeGate() const;  // d_model -> d_ff; null unless feed_forward is kGated
   torch::nn::Linear MakeIn() const;    // d_model -> d_ff
   torch::nn::Linear MakeOut() const;   // d_ff -> d_model
-  torch::Tensor MakeShift() const;     // [d_model]; undefined unless shifted
+  torch::Tensor MakeShift() const;     // [d_model]; undefined unless feed_forward is kShifted
   Norm MakeNorm() const;
   Norm MakeFeedForwardNorm() const {
     return feed_forward_ == FeedForwardKind::kNone ? Norm(nullptr) : MakeNorm();
@@ -204,7 +205,9 @@ class LayerParts {
   // norm.
   torch::Tensor FromHidden(const torch::Tensor& x, const torch::Tensor& hidden,
                            const torch::nn::Linear& out, Norm& norm);
+  // The norm after a block: `norm` in post-norm layers, an undefined norm in pre-norm layers.
   ops::Norm After(const Norm& norm) const;
+  // x + dropout(part), followed by the norm in post-norm layers.
   torch::Tensor Add(const torch::Tensor& x, const torch::Tensor& part, Norm& norm);
 
   int64_t d_model_, d_ff_;
@@ -219,7 +222,8 @@ class LayerParts {
 
 class TransformerEncoderLayerImpl : public torch::nn::Module {
  private:
-  LayerParts parts_;  // declared first: it constructs the members below
+  // The constructor creates the members below from parts_, so parts_ must be declared first.
+  LayerParts parts_;
 
  public:
   TransformerEncoderLayerImpl(const TransformerOptions& options, const MixerSpec& mixer);
@@ -257,8 +261,9 @@ class TransformerEncoderImpl : public torch::nn::Module {
  public:
   explicit TransformerEncoderImpl(const TransformerOptions& options);
   torch::Tensor forward(torch::Tensor x, const Mask& mask);  // [N, L, d_model] -> the same
-  // The next L positions of sequences whose earlier pieces are in `state`; causal, with gradients
-  // through the state. [N, L, d_model] -> the same. Throws InputError unless recurrent().
+  // The outputs for the next L positions of sequences whose earlier pieces are in `state`: causal,
+  // with gradients through the state. [N, L, d_model] -> the same. Throws InputError unless
+  // recurrent().
   torch::Tensor Piece(torch::Tensor x, RecurrentState& state);
 
   bool recurrent() const;  // whether every layer has a recurrent form

@@ -99,13 +99,13 @@ std::vector<Tensor> FlatAdam::Views(const Tensor& flat) const {
 
 void FlatAdam::Prepare(const kernels::AdamStep& step) {
   const Tensor numbers = torch::tensor({1 - step.decay, step.step, step.root_scale});
-  const bool there = !numbers_.device().is_cpu();
+  const bool there = !numbers_.device().is_cpu();  // on a GPU: copy without waiting
   numbers_.copy_(there ? numbers.pin_memory() : numbers, /*non_blocking=*/there);
 }
 
 void FlatAdam::Apply(const kernels::AdamStep& step, double clip) {
   std::vector<Tensor> gradients;
-  bool all = true;
+  bool all = true;  // whether every parameter has a gradient
   for (Tensor& parameter : parameters_) {
     Tensor& gradient = parameter.mutable_grad();
     all = all && gradient.defined();
@@ -121,6 +121,7 @@ void FlatAdam::Apply(const kernels::AdamStep& step, double clip) {
     gradient.mul_(scales.index_select(0, owner_));
   }
   gradient.masked_fill_(good.logical_not(), 0);
+  // If a norm is not finite, keep is 1 and size is 0.
   const Tensor keep = 1 - on * numbers_[0], size = on * numbers_[1];
   const auto update = [&](const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& g) {
     m.lerp_(g, on * (1 - step.beta1));

@@ -81,7 +81,7 @@ class AddNorm {
     context->saved_data["normed"] = norm.defined();
     context->saved_data["eps"] = norm.eps;
     bool kernels = false;
-    Tensor out, mean, scale;
+    Tensor out, mean, scale;  // from the kernels, `mean` is [rows, 2]: each row's mean and scale
     if constexpr (kHasCuda) {
       kernels = CudaAddNormTakes(x, {bias, residual, norm.weight, norm.bias});
       if (kernels) std::tie(out, mean) = CudaAddNorm(x, bias, residual, norm);

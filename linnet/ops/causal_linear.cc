@@ -54,7 +54,7 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const T
     const Tensor begin = first.defined() ? first : torch::zeros_like(x.narrow(2, 0, 1));
     return torch::cat({begin, x}, 2).cumsum_(2);
   };
-  const Tensor inside = torch::matmul(q, k.transpose(3, 4)).tril();
+  const Tensor inside = torch::matmul(q, k.transpose(3, 4)).tril();  // scores within a chunk
   const Tensor s0 = state && state->s.defined() ? state->s.unsqueeze(2) : Tensor();
   // s is [N, H, chunks + 1, F, M]; z, below, is [N, H, chunks + 1, 1, F].
   const Tensor s = before(torch::matmul(k.transpose(3, 4), v), s0);

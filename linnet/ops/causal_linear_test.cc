@@ -43,6 +43,7 @@ TEST(CausalLinear, FusedEqualsPlain) {
   }
 }
 
+// The feature map has already been applied to q and k.
 constexpr CausalLinearOptions kMapped{FeatureMap::kIdentity, true, 1e-6f};
 
 // Attention over t = {q, k, v[, s0[, z0]]}, where s0 and z0 are the initial state. Returns {out, s}
@@ -170,8 +171,8 @@ TEST(CausalLinear, IsCausalBitForBit) {
             changed.select(1, last).fill_(later);
             return changed;
           };
-          // The plain form multiplies a later NaN or infinity of the same chunk by 0. The product
-          // is NaN.
+          // In the plain form, a NaN or infinity in v reaches all positions of its chunk, because 0
+          // times it is NaN. Then only the outputs before that chunk must be equal.
           const int64_t past = plain && !std::isfinite(later) ? chunk : last;
           const auto same = [&](const Tensor& got, int64_t until) {
             return torch::equal(got.slice(1, 0, until), want.slice(1, 0, until));

@@ -20,7 +20,8 @@ Tensor CrossEntropyNats(const Tensor& logits, const Tensor& targets) {
     throw InputError("cross entropy: logits are on ", logits.device(), ", targets on ",
                      targets.device());
   }
-  if (targets.numel() > 0 && targets.device().is_cpu()) {  // on a GPU, the check would have to wait
+  // On a GPU, the host would have to wait for the targets' values.
+  if (targets.numel() > 0 && targets.device().is_cpu()) {
     const auto least = targets.min().item<int64_t>(), most = targets.max().item<int64_t>();
     if (least < 0 || most >= logits.size(1)) {
       throw InputError("cross entropy: the target ", least < 0 ? least : most,

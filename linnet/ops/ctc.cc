@@ -34,6 +34,7 @@ Tensor CtcNats(const Tensor& log_probs, const Tensor& targets, const Tensor& inp
   };
   require(within(input_lengths, log_probs.size(1)) && within(target_lengths, length),
           "a length is negative or exceeds its sequence");
+  // said: which targets lie within their target's length. The padding may hold anything.
   const Tensor place = torch::arange(length, targets.options());
   const Tensor said = place.unsqueeze(0) < target_lengths.unsqueeze(1);
   require(within(targets.masked_select(said), log_probs.size(2) - 1), "a target is not one of the ",

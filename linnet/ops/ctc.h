@@ -11,8 +11,8 @@ namespace linnet::ops {
 
 // -log of the summed probability of all paths that yield the target: log_probs [N, T, C] from
 // log_softmax, int64 targets [N, S] (class indices), and the int64 lengths [N] of both -> nats [N].
-// A target that has too few frames (each token needs one, and two equal neighbors need a blank
-// frame in between) has infinite nats and gradients of 0. As in PyTorch, the gradient for log_probs
+// If a target has too few frames (each token needs one, and two equal neighbors need a blank frame
+// in between), its nats are infinite and its gradients 0. As in PyTorch, the gradient for log_probs
 // is the gradient with respect to the logits; the backward of log_softmax leaves it unchanged. Runs
 // the kernel in fp32 on the CPU, libtorch's operation elsewhere. Throws InputError if shapes or
 // types disagree, a length is negative or exceeds its sequence, or a target or the blank is not a

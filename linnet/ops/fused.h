@@ -22,7 +22,7 @@ struct RowsCall {
   Precision precision = Precision::kFp32;
   kernels::Activation activation = kernels::Activation::kRelu;
   bool norm_before = false, norm_after = false;
-  bool with_gradient = false;
+  bool with_gradient = false;  // whether autograd will need a backward
   double eps_before = 0, eps_after = 0;
 };
 
@@ -88,6 +88,7 @@ torch::Tensor FusedCtc(const torch::Tensor& log_probs, const torch::Tensor& targ
                        const torch::Tensor& input_lengths, const torch::Tensor& target_lengths,
                        int64_t blank);
 
+// See mixture_of_logistics.h.
 torch::Tensor FusedMixtureOfLogistics(const torch::Tensor& logits, const torch::Tensor& bytes);
 
 // Whether the fused form (adam.h) takes a parameter and its gradient. The two functions below skip

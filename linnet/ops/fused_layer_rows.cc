@@ -147,6 +147,7 @@ class LinearsFunction : public torch::autograd::Function<LinearsFunction> {
   }
 
  private:
+  // The kernel's arguments. Appends the tensors that must outlive the kernel call to `alive`.
   template <typename T>
   static kernels::LinearsArgs<T> Args(const variable_list& kept, const RowsCall& call,
                                       variable_list& alive) {
@@ -230,6 +231,7 @@ class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
   }
 
  private:
+  // alive: as in LinearsFunction::Args().
   template <typename T>
   static kernels::ProjectArgs<T> Args(const variable_list& kept, const RowsCall& call,
                                       variable_list& alive) {
@@ -308,6 +310,7 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
   }
 
  private:
+  // alive: as in LinearsFunction::Args().
   template <typename T>
   static kernels::FeedForwardArgs<T> Args(const variable_list& kept, const RowsCall& call,
                                           variable_list& alive) {

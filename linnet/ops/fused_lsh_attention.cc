@@ -33,6 +33,7 @@ class LshAttentionFunction : public torch::autograd::Function<LshAttentionFuncti
     const LshAttentionShape shape = ShapeOf(q, v, planes.size(0));
     const LshAttentionOptions options = Options(buckets, chunk, causal);
     const Tensor out = torch::empty({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+    // places and sums: the forward writes them for the backward (kernels/lsh_attention.h).
     const Tensor places =
         torch::empty({static_cast<int64_t>(LshAttentionPlaces(shape))}, torch::kInt32);
     const Tensor sums = torch::empty({static_cast<int64_t>(LshAttentionSums(shape))}, q.options());

@@ -88,7 +88,7 @@ class LstmFunction : public torch::autograd::Function<LstmFunction> {
       });
       if (i > 0) grad_out[before].addmm_(grad_sums[t], w_hh);
     }
-    // Sums the products of each step's gate gradients and the output of the step before it.
+    // The gradient of w_hh: each step adds its gate gradients times the previous step's output.
     Tensor grad_weight = torch::zeros_like(w_hh);
     if (length > 1) {
       const int64_t later = order.backward ? 0 : 1, earlier = 1 - later;

@@ -90,6 +90,8 @@ class ScanFunction : public torch::autograd::Function<ScanFunction> {
     const auto like = [](const Tensor& x) {
       return x.defined() ? torch::empty(x.sizes(), x.options()) : Tensor();
     };
+    // The kernel writes the gradients of q and k for each head of v. shared() adds them over the
+    // heads of a group.
     const Tensor by_head =
         torch::empty({2, q.size(0), q.size(1), v.size(2), q.size(3)}, q.options());
     const ScanInputs grad = {by_head[0],     by_head[1],     like(in.v),

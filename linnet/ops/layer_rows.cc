@@ -78,7 +78,7 @@ Tensor Normalize(const Tensor& x, const Norm& norm) {
 }
 
 Precision PrecisionNamed(const std::string& name, torch::Device device) {
-  if (name == "fp32" || name == "f32") return Precision::kFp32;  // "f32": as models name it
+  if (name == "fp32" || name == "f32") return Precision::kFp32;  // model files say "f32"
   if (name != "bf16") throw InputError("unknown precision '", name, "'; choose fp32 or bf16");
   if constexpr (kHasFused) {
     if (device.is_cpu() && !FusedBf16()) {

@@ -123,8 +123,8 @@ TEST(FeedForward, Bf16FusedIsNearPlain) {
   }
 }
 
-// Compares the plain form on fp32 tensors with the plain form on double tensors, which rounds fewer
-// gradients.
+// Compares the plain form on fp32 tensors with the plain form on double tensors. The latter rounds
+// fewer gradients.
 TEST(FeedForward, PlainBf16IsNearPlainInDouble) {
   torch::manual_seed(14);
   const PlainGuard plain;
@@ -171,7 +171,7 @@ TEST(Linears, PlainBf16RoundsTheOperandsOnly) {
   }
 }
 
-// Compares the plain form of the products before and after an attention in bf16 with fp32.
+// The products before and after an attention, in their plain form: compares bf16 with fp32.
 TEST(Linears, PlainNarrowIsNearFp32) {
   torch::manual_seed(7);
   const PlainGuard plain;

@@ -34,6 +34,7 @@ Tensor Plain(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& le
   if (options.normalize) {
     const Tensor denominator =
         torch::matmul(phi_q, keys.sum(2).unsqueeze(3)) + static_cast<double>(options.eps);
+    // Makes out and its gradients 0 where the denominator is 0.
     const Tensor empty = denominator == 0;
     out = (out / denominator.masked_fill(empty, 1)).masked_fill(empty, 0);
   }

@@ -25,7 +25,7 @@ double Self(torch::ScalarType type) { return std::max(-1e5, LowestScore(type) / 
 // c positions per chunk.
 class Chunks {
  public:
-  // order [B, C c]: the position at each place of the sorted sequence
+  // order [B, C c]: the positions of each sequence, in sorted order
   Chunks(const Tensor& order, int64_t chunk)
       : order_(order), chunk_(chunk), places_(order.argsort(int64_t{1})) {
     queries = order.unflatten(1, {-1, chunk});
@@ -48,15 +48,17 @@ class Chunks {
     const Tensor sorted = x.flatten(1, 2);
     return sorted.gather(1, places_.unsqueeze(2).expand({-1, -1, sorted.size(2)}));
   }
-  // The chunk that each position lies in: [B, L].
+  // The index of the chunk that holds each position: [B, L].
   Tensor chunk_of() const { return torch::div(places_, chunk_, "floor"); }
 
-  Tensor queries, keys;  // positions: [B, C, c] and [B, C, 2 c]; -1 means none
+  // The positions (not the vectors) of each chunk's queries, [B, C, c], and keys, [B, C, 2 c]; -1
+  // means no key.
+  Tensor queries, keys;
 
  private:
   Tensor order_;
   int64_t chunk_;
-  Tensor places_;
+  Tensor places_;  // [B, C c], the inverse of order_: the index of each position in sorted order
 };
 
 // Gathers x [B, L] at positions [B, C, c]; the result at position -1 is unspecified.
@@ -79,6 +81,7 @@ int64_t Padding(int64_t length, int64_t chunk) { return (chunk - length % chunk)
 // [B, padded L]: whether each position is below its sequence's length.
 Tensor Valid(const Tensor& q, const Tensor& lengths, int64_t padding) {
   const auto options = q.options().dtype(torch::kInt64).requires_grad(false);
+  // The lengths, L at most.
   const Tensor there = lengths.defined() ? lengths.clamp_max(q.size(1))
                                          : torch::full({q.size(0)}, q.size(1), options);
   const Tensor position = torch::arange(q.size(1) + padding, options);
@@ -109,10 +112,14 @@ Tensor Plain(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths, cons
   std::vector<Tensor> outs, sums;
   for (const Chunks& chunks : sorted) {
     const Tensor queries = chunks.queries.unsqueeze(3), keys = chunks.keys.unsqueeze(2);
+    // rule: the pairs (query, key) whose key exists, is below its sequence's length and, if causal,
+    // is not after the query.
     Tensor rule = (keys >= 0).logical_and(At(valid, chunks.keys).unsqueeze(2));
     if (options.causal) rule = rule.logical_and(keys <= queries);
-    // times: the number of rounds in which the query can attend to the key, because the key is in
-    // the query's bucket, and in the query's chunk or the chunk before.
+    // near: the pairs whose key is, in round r, in the query's bucket, and in the query's chunk or
+    // the chunk before. visible: the pairs of `rule` that are near in the round of `chunks`.
+    // times: the number of rounds in which a pair is near. Subtracting log(times) from its score
+    // makes the pair count once in the sum over the rounds.
     Tensor times, visible;
     for (int64_t r = 0; r < rounds; ++r) {
       const auto differ = [&](const Tensor& x) {
@@ -136,8 +143,9 @@ Tensor Plain(const Tensor& q_in, const Tensor& v_in, const Tensor& lengths, cons
     outs.push_back(chunks.Join(torch::matmul(weights, Chunks::LookBack(chunks.Cut(v), 0))));
     sums.push_back(chunks.Join(sum));
   }
-  // If a position sees only its own key in a round, its normalizer of that round is near Self().
-  // The round then has weight 0 if the position sees other keys in another round.
+  // If a position sees only its own key in a round, the logsumexp of its scores (`sum`) is near
+  // Self() in that round. The round then has weight 0 if the position sees other keys in another
+  // round.
   const Tensor share = torch::softmax(torch::stack(sums), 0);
   const Tensor out = (share * torch::stack(outs)).sum(0);
   return out.unflatten(0, {batch, heads}).narrow(2, 0, length).transpose(1, 2);
@@ -211,6 +219,7 @@ Tensor SimpleLshAttention(const Tensor& q_in, const Tensor& v_in, const Tensor& 
   for (int64_t r = 0; r < rounds; ++r) {
     Tensor sorted = order[r].flatten(0, 1);
     if (padding > 0) {
+      // The padding is sorted last.
       const Tensor behind = torch::arange(length, length + padding, sorted.options());
       sorted = torch::cat({sorted, behind.expand({sorted.size(0), -1})}, 1);
     }

@@ -29,8 +29,8 @@ torch::Tensor LshBuckets(const torch::Tensor& q, const torch::Tensor& planes, in
 // LSH attention as published. q [N, L, H, D], v [N, L, H, M], planes as above -> [N, L, H, M]. In a
 // round, position i attends to the keys j != i (only j < i if causal) that are in its own bucket
 // and in its own or the previous chunk. It attends to itself only if no round has such a key.
-// Rounds are weighted by their normalizers: with lse_r,i the logsumexp of the scores of position i
-// in round r,
+// Each round is weighted by its share of the softmax normalizer. Let lse_r,i be the logsumexp of
+// the scores of position i in round r:
 //
 //   out_i = sum_r exp(lse_r,i - lse_i) out_r,i,   lse_i = logsumexp_r lse_r,i,
 //
@@ -50,8 +50,9 @@ torch::Tensor LshOrder(const torch::Tensor& buckets);
 
 // The variant of fast-transformers: buckets only determine the order, a position attends to all
 // keys of its own and the previous chunk, and the rounds' outputs are averaged. `order` is the
-// result of LshOrder(). With `self_last`, a position attends to itself only if it has no other key.
-// Positions from lengths[n] on are masked as keys, and their outputs are 0. Any L.
+// result of LshOrder(). With `self_last`, a position attends to itself only in rounds in which it
+// has no other key. Positions from lengths[n] on are masked as keys, and their outputs are 0. Any
+// L.
 torch::Tensor SimpleLshAttention(const torch::Tensor& q, const torch::Tensor& v,
                                  const torch::Tensor& lengths, const torch::Tensor& order,
                                  const LshOptions& options, bool self_last = false);

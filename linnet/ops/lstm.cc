@@ -21,6 +21,7 @@ Tensor Plain(const Tensor& sums, const Tensor& w_hh, const Tensor& lengths, bool
   for (int64_t i = 0; i < length; ++i) {
     const int64_t t = backward ? length - 1 - i : i;
     const std::vector<Tensor> gates = (sums[t] + torch::matmul(h, w_hh.t())).chunk(4, 1);
+    // Whether position t is within each sequence. If not, the state stays 0.
     const Tensor there = (lengths > t).unsqueeze(1);
     const Tensor next =
         torch::sigmoid(gates[1]) * cell + torch::sigmoid(gates[0]) * torch::tanh(gates[2]);

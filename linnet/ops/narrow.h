@@ -1,5 +1,6 @@
-// Projections to queries, keys and values in bf16, for attention kernels on a GPU that read bf16
-// and accumulate in fp32. Project() (layer_rows.h) takes the bf16 output of such an attention.
+// Projections to queries, keys and values in bf16 ("narrow"), for attention kernels on a GPU that
+// read bf16 and accumulate in fp32. Project() (layer_rows.h) takes the bf16 output of such an
+// attention.
 //
 //   if (x.is_cuda() && CausalLinearHasGpuKernels(dim, value_dim)) {
 //     qkv = NarrowLinears(x, {wq, wk, wv}, {bq, bk, bv});

@@ -41,7 +41,7 @@ void ExpectSame(const Tensors& x, const Tensor& index, torch::Dtype dtype, doubl
                 const std::string& what, const Run& run) {
   Tensors results[2];
   Tensors weights;
-  for (const bool there : {false, true}) {
+  for (const bool there : {false, true}) {  // on the GPU
     const torch::Device device = there ? torch::kCUDA : torch::kCPU;
     Tensors leaves;
     for (const Tensor& t : x) {
@@ -77,7 +77,7 @@ TEST_F(OnGpu, CausalLinear) {
        {std::pair<int64_t, int64_t>{16, 16}, {32, 32}, {64, 128}, {24, 40}, {128, 64}, {7, 9}}) {
     for (const int64_t length : {1, 63, 64, 200, 1500}) {
       for (const torch::Dtype dtype : {torch::kFloat32, torch::kBFloat16}) {
-        if (d == 7 && dtype == torch::kBFloat16) continue;  // runs the plain form: sums in bf16
+        if (d == 7 && dtype == torch::kBFloat16) continue;  // the plain form, which sums in bf16
         for (const bool padded : {false, true}) {
           for (const bool normalize : {true, false}) {
             const Tensors x = {torch::randn({3, length, 2, d}), torch::randn({3, length, 2, d}),

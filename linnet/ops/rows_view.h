@@ -14,6 +14,7 @@
 
 namespace linnet::ops {
 
+// Returns x if its last axis is dense, and a contiguous copy otherwise.
 inline torch::Tensor DenseRows(const torch::Tensor& x) {
   return x.stride(-1) == 1 ? x : x.contiguous();
 }

@@ -64,7 +64,7 @@ Tensor Seen(const Tensor& x, const Tensor& lengths) {
   return x.masked_fill(unseen.view(sizes), 0);
 }
 
-// The recurrence, position by position.
+// The recurrence, position by position; p, u and s are P, the written row and S of kernels/scan.h.
 Tensor Plain(const ScanInputs& in, const ScanOptions& options, const Tensor& lengths,
              Tensor& state) {
   const int64_t length = in.q.size(1), group = in.v.size(2) / in.q.size(2);

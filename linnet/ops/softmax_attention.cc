@@ -28,7 +28,7 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, double 
     hide(all.triu(options.offset + 1));
     if (options.window > 0) hide(all.tril(options.offset - options.window));
   }
-  const int64_t readers = q_in.size(2) / k_in.size(2);
+  const int64_t readers = q_in.size(2) / k_in.size(2);  // query heads per key head
   const auto heads = [&](const Tensor& x) {
     return (readers == 1 ? x : x.repeat_interleave(readers, 2)).transpose(1, 2);
   };

@@ -35,7 +35,8 @@ class Canvas {
   // Throws InputError unless `path` ends in .png or .svg.
   static bool IsSvg(const std::string& path);
 
-  // Throws RuntimeError if no font is installed.
+  // `width` and `height` are in logical pixels. A PNG has `scale` pixels per logical pixel in each
+  // direction; an SVG ignores `scale`. Throws RuntimeError if no font is installed.
   Canvas(double width, double height, double scale, const std::string& path);
 
   cairo_t* cairo() const { return cairo_.get(); }

@@ -16,7 +16,7 @@ const std::string kValidation = "validation_";
 
 // A smoothed curve keeps about this many independent points.
 constexpr size_t kSmoothPoints = 50;
-constexpr size_t kMostSmooth = 101;
+constexpr size_t kMostSmooth = 101;  // maximum window, in records
 
 // Whether the runs of every task record the metric.
 bool IsOfEveryTask(const std::string& name) { return name == "lr" || name == "tokens_per_second"; }
@@ -158,7 +158,7 @@ Figure RunCurves(const std::vector<RunLog>& runs, const CurveOptions& options) {
   // A single run needs no legend: its label becomes the title.
   const bool alone = runs.size() == 1 && options.title.empty();
   figure.title = alone ? options.labels.at(0) : options.title;
-  bool trained = false, validated = false, faint = false, smoothed = false;
+  bool trained = false, validated = false, faint = false, smoothed = false;  // for the subtitle
   for (const std::string& metric : metrics) {
     Plot& plot = figure.panels.emplace_back();
     plot.x = {.label = options.time ? StrCat("training time (", unit.name, ")") : "step",

@@ -55,8 +55,8 @@ struct Box {
   Box Grown(double by) const { return {left - by, top - by, right + by, bottom + by}; }
 };
 
-// Whether the segment from a to b crosses the box: it is not beyond one side of the box, and the
-// line through a and b has corners of the box on both sides.
+// Whether the segment from a to b crosses the box: the segment does not lie entirely beyond one
+// side of the box, and the line through a and b separates the box's corners.
 bool Crosses(Point a, Point b, const Box& box) {
   if (std::max(a.x, b.x) < box.left || std::min(a.x, b.x) > box.right ||
       std::max(a.y, b.y) < box.top || std::min(a.y, b.y) > box.bottom) {
@@ -112,7 +112,7 @@ class Panel {
     Layout(box);
     Traces traces = Trace();
     Box legend = LegendInside(traces);
-    if (!entries_.empty() && legend.width() == 0) {
+    if (!entries_.empty() && legend.width() == 0) {  // no free corner: to the right of the frame
       const double width = LegendWidth(0.35 * box.width());
       Layout({box.left, box.top, box.right - width - kLegendInset, box.bottom});
       traces = Trace();
@@ -157,6 +157,7 @@ class Panel {
     y_range_ = FitRange(y, plot_.y.log);
   }
 
+  // 0 for range.low, 1 for range.high.
   static double Position(double value, Range range, bool log) {
     return log ? std::log10(value / range.low) / std::log10(range.high / range.low)
                : (value - range.low) / (range.high - range.low);
@@ -179,7 +180,8 @@ class Panel {
     frame_.left =
         box.left + (plot_.y.label.empty() ? 0 : 1.7 * kAxisLabelSize) + y_tick_width_ + kTickGap;
     frame_.right = box.right;
-    // The last tick label may extend beyond the frame. Shrinks the frame to make room for it.
+    // The last tick label may extend beyond the box. Shrinks the frame to make room for it, twice,
+    // because the ticks of the narrower frame may differ.
     for (int round = 0; round < 2; ++round) {
       FindXTicks();
       double right = box.right;
@@ -190,6 +192,7 @@ class Panel {
     }
   }
 
+  // Number of ticks that fit, at least 2.
   static size_t Room(double length, double each) {
     return static_cast<size_t>(std::max(2.0, length / each));
   }
@@ -354,7 +357,7 @@ class Panel {
       // An isolated point has no line, so it gets a marker.
       if (series.style == Style::kLine && stretch.size() != 1) continue;
       for (const Point& p : stretch) {
-        // On a line, markers that would overlap are left out.
+        // Leaves out markers that would overlap on a line, or coincide without a line.
         if (std::hypot(p.x - last.x, p.y - last.y) < apart && &p != &stretch.back()) continue;
         Mark(i, p);
         last = p;
@@ -411,6 +414,7 @@ class Panel {
     double middle = box.top + kLegendPadding / 2 + kLegendRow / 2;
     for (size_t e = 0; e < entries_.size(); ++e, middle += kLegendRow) {
       const size_t i = entries_[e];
+      // If not all entries fit, the last row gives the number of the others.
       const bool cut = e + 1 == rows && entries_.size() > rows;
       if (!cut) {
         if (plot_.series[i].style != Style::kPoints) {

@@ -72,7 +72,7 @@ RunLog ReadRunLog(const std::string& run) {
     at = end + 1;
     const double step = record.is_object() ? Number(record, "step") : kNaN;
     if (!(step >= 0 && step <= kMaxStep)) {
-      if (record.is_discarded() && end == text.size()) break;
+      if (record.is_discarded() && end == text.size()) break;  // an incomplete last line
       throw InputError(log.path, ":", line, ": not a record of a training run (a JSON object with ",
                        "a \"step\"); remove the line or name another file");
     }

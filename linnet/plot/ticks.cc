@@ -12,7 +12,8 @@ namespace {
 constexpr double kLargest = 1e100, kSmallest = 1e-100;
 // A range narrower than this fraction of max(|low|, |high|) is treated as a point.
 constexpr double kLeastSpan = 1e-9;
-// A tick outside of the range by at most this fraction of a step counts as inside (rounding).
+// A tick outside of the range by at most this fraction of a step (on a logarithmic axis, of the
+// range's end) counts as inside, to allow for rounding.
 constexpr double kSlack = 1e-6;
 // Beyond these bounds labels use powers of ten, as in "10⁻⁴".
 constexpr double kSmallPlain = 0.9e-3, kLargePlain = 0.9e15;
@@ -60,6 +61,7 @@ double Scaled(double m, int exponent) {
 
 std::vector<Tick> LinearTicks(Range range, size_t most) {
   const double span = range.high - range.low;
+  // Tries the steps m * 10^exponent for m = 1, 2 and 5, beginning with one that is too small.
   int exponent = static_cast<int>(std::floor(std::log10(span))) - 4;
   int m = 1;
   double step = 0, first = 0, last = 0;
@@ -115,7 +117,7 @@ std::vector<Tick> LogTicks(Range range, size_t most) {
     }
   };
   const auto is_125 = [](int m) { return m == 1 || m == 2 || m == 5; };
-  size_t fine = 0, decades = 0;
+  size_t fine = 0, decades = 0;  // numbers of values 1, 2 or 5 * 10^n, and of values 10^n
   visit([&](int m, int, double) {
     fine += is_125(m);
     decades += m == 1;

@@ -11,6 +11,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
+// The labels of Ticks(): at most `most` of them, or at most 2 if `most` is less.
 std::vector<std::string> Labels(Range range, bool log, size_t most) {
   std::vector<std::string> labels;
   for (const Tick& tick : Ticks(range, log, most)) {
@@ -75,6 +76,8 @@ TEST(Ticks, AnyRangeGetsFewTicks) {
   }
 }
 
+// Showable() returns its argument, 0 if it is tiny on a linear axis, or NaN if an axis cannot show
+// it.
 TEST(Showable, KeepsArithmeticInRange) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const bool log : {false, true}) {

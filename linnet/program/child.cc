@@ -17,9 +17,10 @@
 namespace linnet::cli {
 namespace {
 
-std::atomic<int> interrupted{0};
-std::atomic<pid_t> running{0};
+std::atomic<int> interrupted{0};  // the last signal that arrived; 0: none
+std::atomic<pid_t> running{0};    // id of the running child; 0: none
 
+// Signal handler.
 void PassOn(int signal) {
   const int before = errno;
   interrupted = signal;
@@ -52,7 +53,7 @@ struct Pipe {
     }
     from = ends[0], to = ends[1];
   }
-  int from = -1, to = -1;
+  int from = -1, to = -1;  // the descriptors for reading and for writing
 };
 
 // Reads to the end of the file.
@@ -88,6 +89,8 @@ ChildResult RunChild(const std::string& program, const std::vector<std::string>&
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
 
+  // failure_pipe carries the errno of a failed exec. A successful exec closes the pipe (O_CLOEXEC),
+  // so this process then reads nothing.
   const Pipe out_pipe, failure_pipe;
   Descriptor out(out_pipe.from), out_end(out_pipe.to);
   Descriptor failure(failure_pipe.from), failure_end(failure_pipe.to);
@@ -97,7 +100,7 @@ ChildResult RunChild(const std::string& program, const std::vector<std::string>&
     HandleEndSignals(SIG_DFL);
     held.Release();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != parent) _exit(127);
+    if (getppid() != parent) _exit(127);  // the parent ended before prctl()
     dup2(out_end.get(), STDOUT_FILENO);
     execv(path.c_str(), argv.data());
     if (errno == ENOENT && !program.empty()) execvp(program.c_str(), argv.data());

@@ -14,7 +14,7 @@ namespace linnet::cli {
 struct ChildResult {
   std::string out;     // standard output
   int exit_code = -1;  // -1 if a signal ended the program
-  int signal = 0;
+  int signal = 0;      // the signal that ended the program; 0: none
 };
 
 // Runs a program and waits for it. Looks for it beside this executable, then on the PATH; "" runs

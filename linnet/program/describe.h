@@ -1,5 +1,5 @@
-// A description of a program's verbs and options, from which scripts/manual makes man pages and
-// shell completions.
+// A description of a program's verbs (CLI11's subcommands) and options, from which scripts/manual
+// makes man pages and shell completions.
 #ifndef LINNET_PROGRAM_DESCRIBE_H_
 #define LINNET_PROGRAM_DESCRIBE_H_
 
@@ -8,9 +8,9 @@
 
 namespace linnet::cli {
 
-// {"name", "summary", "notes", "options", "verbs"}. Each option is {"names", "positional", "type",
-// "help", "default", "choices", "required", "repeats"}; each verb has the same fields as the whole
-// description. Hidden options are left out.
+// Returns {"name", "summary", "notes", "options", "verbs"}. Each option is {"names", "positional",
+// "type", "help", "default", "choices", "required", "repeats"}. Each verb has the same fields as
+// the whole description. Hidden options are left out.
 nlohmann::ordered_json Describe(const CLI::App& app);
 
 }  // namespace linnet::cli

@@ -17,7 +17,7 @@ namespace linnet::cli {
 namespace {
 
 constexpr int kMostForks = 1024;
-std::array<std::atomic<pid_t>, kMostForks> children;  // 0: ended, or never started
+std::array<std::atomic<pid_t>, kMostForks> children;  // ids by rank; 0: ended, or never started
 std::atomic<int> passed_on{0};                        // the last signal that was passed on
 
 void Send(int signal) {
@@ -33,8 +33,8 @@ void PassOnToAll(int signal) {
   errno = before;
 }
 
-// Waits for a child to end. Returns its rank, or -1 if there is none left. This process may have
-// inherited other children, whose ends are ignored.
+// Waits for a child to end. Returns its rank, or -1 if no child is left. Ignores children that this
+// process had before exec().
 int Reap(int& status) {
   while (true) {
     const pid_t ended = waitpid(-1, &status, 0);
@@ -67,7 +67,7 @@ Forks Fork(int count) {
   if (count < 1 || count > kMostForks) {
     throw InputError(count, " processes; choose 1 to ", kMostForks);
   }
-  SignalsHeld held;  // so that PassOnToAll() misses no child
+  SignalsHeld held;  // blocks signals until `children` has all ids for PassOnToAll()
   HandleEndSignals(PassOnToAll);
   std::signal(SIGCHLD, SIG_DFL);  // if it is ignored, exit codes are lost
   const pid_t parent = getpid();
@@ -77,7 +77,7 @@ Forks Fork(int count) {
       StopAtSignals();
       held.Release();
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) _exit(127);
+      if (getppid() != parent) _exit(127);  // the parent ended before prctl()
       return {.rank = rank};
     }
     if (child < 0) {
@@ -92,7 +92,7 @@ Forks Fork(int count) {
   Forks forks;
   int status = 0;
   for (int rank; (rank = Reap(status)) >= 0;) {
-    if (WIFSIGNALED(status) && WTERMSIG(status) == passed_on) {  // asked to stop more than once
+    if (WIFSIGNALED(status) && WTERMSIG(status) == passed_on) {  // the signal was repeated
       EndAll();
       forks.exit_code = kStopped;
       return forks;

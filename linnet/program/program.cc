@@ -31,6 +31,7 @@ constexpr std::string_view kDescribeFlag = "--describe";
 void Complain(const std::string& program, std::string message) {
   for (size_t i = 0; i < message.size(); ++i) {
     const auto c = static_cast<unsigned char>(message[i]);
+    // UTF-8 encodes the control characters U+0080 to U+009F (C1) as 0xc2 and a byte 0x80 to 0x9f.
     const bool c1 = c >= 0x80 && c < 0xa0 && i > 0 && message[i - 1] == '\xc2';
     if (c1) message[i - 1] = ' ';
     if (c1 || c < 0x20 || c == 0x7f) message[i] = ' ';
@@ -39,7 +40,7 @@ void Complain(const std::string& program, std::string message) {
   std::cerr << program << ": " << message << std::endl;
 }
 
-// The innermost subcommand on the command line: "linnet", "linnet eval", "linnet bench step".
+// The innermost command on the command line: "linnet", "linnet eval", "linnet bench step".
 struct Named {
   const CLI::App* app;
   std::string name;
@@ -100,8 +101,8 @@ void FlushOutput() {
   if (!std::cout.flush()) throw RuntimeError("standard output: cannot be written");
 }
 
-// CLI11's own formatter shows "{false}" after the name of a --no- flag, which reads like a default,
-// and describes an option twice if it is also an argument.
+// CLI11's own formatter shows "{false}" after the name of a --no- flag, which reads like a default.
+// It also describes an option twice if the option may be given as a positional argument.
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_option_name(const CLI::Option* option, bool is_argument) const override {
@@ -134,7 +135,8 @@ int Run(CLI::App& app, int argc, char** argv) {
 #endif
     app.parse(argc, argv);
   } catch (const CLI::Success& help_or_version) {
-    const CLI::App& command = *NamedCommand(app).app;  // "linnet nope --help": no such verb
+    // In "linnet nope --help", the help must not hide that the verb is unknown.
+    const CLI::App& command = *NamedCommand(app).app;
     if (command.get_require_subcommand_min() > 0 && !command.remaining().empty()) {
       throw CLI::ExtrasError(command.remaining());
     }

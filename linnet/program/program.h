@@ -1,5 +1,5 @@
-// Runs a CLI11 app: parses the arguments, runs the verb, and reports any error as one line on
-// stderr and an exit code.
+// Runs a CLI11 app: parses the arguments, runs the verb (CLI11's subcommand), and reports any error
+// as one line on stderr and an exit code.
 //
 //   CLI::App app("Trains models", "linnet-train");
 //   ...

@@ -8,10 +8,10 @@
 namespace linnet::cli {
 namespace {
 
-constexpr long kSame = 500;  // after the first signal, others are ignored for this long, in ms
+constexpr long kSame = 500;  // ms; a signal so soon after the first may be a copy and is ignored
 
 std::atomic<bool> asked{false};
-std::atomic<long> asked_at{0};
+std::atomic<long> asked_at{0};  // Milliseconds() of the first signal
 
 long Milliseconds() {
   timespec now = {};

@@ -20,9 +20,9 @@ void HandleEndSignals(void (*handler)(int));
 // From this call on, a signal removes the half-written files and ends the process.
 void DieAtSignals();
 
-// The first signal sets StopAsked(). A second one ends the process if it arrives at least half a
-// second later. (A terminal sends Ctrl-C to all of its programs, and a parent process may pass it
-// on as well: a copy that arrives within this time is ignored.)
+// From this call on, the first signal makes StopAsked() true. A second one ends the process if it
+// arrives at least half a second later. An earlier one is ignored, because it may be a copy: a
+// terminal sends Ctrl-C to parent and child, and the parent may pass it on as well.
 void StopAtSignals();
 bool StopAsked();
 

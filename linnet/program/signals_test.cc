@@ -26,6 +26,7 @@ TEST(Signals, HandlersHaveAStackOfTheirOwn) {
     char here = 0;
     const auto frame = reinterpret_cast<intptr_t>(&here);
     ASSERT_NE(handler_frame, 0u);
+    // A stack has 8 MiB by default, so these frames lie on different stacks.
     EXPECT_GT(std::abs(static_cast<intptr_t>(handler_frame) - frame), intptr_t{16} << 20);
   }
 }

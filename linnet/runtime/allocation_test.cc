@@ -12,7 +12,7 @@
 #include "linnet/model/checkpoint.h"
 #include "linnet/runtime/test_models.h"
 
-// Sanitizers replace the allocator.
+// Sanitizers replace the allocator, so allocations cannot be counted.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 
 namespace {

@@ -23,6 +23,7 @@ void Validate(const ChoiceOptions& options) {
 
 namespace {
 
+// A token and its weight exp((logit - largest logit) / temperature), in [0, 1].
 struct Weighed {
   int32_t token;
   float weight;
@@ -44,8 +45,8 @@ size_t BinOf(float weight) {
 struct Scratch {
   std::vector<float> weights;
   std::vector<Weighed> candidates, sorted;
-  double sums[kBins];
-  uint32_t counts[kBins];
+  double sums[kBins];      // weight of the candidates of each bin
+  uint32_t counts[kBins];  // number of them
 
   // Selects the tokens of at least this weight as candidates, in token order.
   void Select(float least) {

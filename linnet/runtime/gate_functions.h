@@ -1,4 +1,4 @@
-// The functions of gates (private to linnet/runtime). None of them overflows.
+// The functions of gates (private to linnet/runtime). Their results are finite for all finite x.
 #ifndef LINNET_RUNTIME_GATE_FUNCTIONS_H_
 #define LINNET_RUNTIME_GATE_FUNCTIONS_H_
 

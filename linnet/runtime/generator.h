@@ -13,7 +13,8 @@
 
 namespace linnet {
 
-// Options of draws from a mixture of logistics (kernels/mixture_of_logistics.h).
+// Options of draws from a mixture of logistics (kernels/mixture_of_logistics.h). SampleOptions
+// (linnet/images.h) explains the fields.
 struct LogisticsDraws {
   uint64_t seed = 0;
   uint64_t first_stream = 0;

@@ -5,7 +5,7 @@
 
 namespace linnet {
 
-// Floats for one direction's gates, the outputs of two layers, and a cell.
+// Floats for the gates of one direction, the outputs of two layers (both directions), and a cell.
 size_t LstmScratch(const Model::Packed& model, size_t rows) {
   return rows * (4 + 2 + 2) * model.d_model + RoundUp(model.d_model, kCacheLine / sizeof(float));
 }
@@ -25,7 +25,7 @@ void RunLstm(const Model::Packed& model, const Block& block, const Workspace& wo
       Multiply(model.precision, rows, in, 4 * d, x, in, part.in, LinearMode::kOverwrite, gates,
                4 * d, work.narrow_wide);
       std::fill_n(cell, d, 0.0f);
-      const float* before = nullptr;
+      const float* before = nullptr;  // hidden state after the frame read before; null: zeros
       for (size_t i = 0; i < rows; ++i) {
         const size_t t = backward == 1 ? rows - 1 - i : i;
         float* gate = gates + t * 4 * d;

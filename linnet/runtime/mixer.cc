@@ -33,7 +33,7 @@ RuntimeMixer::RuntimeMixer(const MixerSpec& spec, int together)
       norm_eps_(spec.output_norm_eps) {
   for (const ProjectionInfo& info : MixerProjections(spec)) {
     const size_t index = projections_.size();
-    const int own = std::min(info.readers, together);
+    const int own = std::min(info.readers, together);  // joined heads that share these columns
     projections_.push_back({info.name, static_cast<size_t>(info.width * (together / own)),
                             info.shared, static_cast<size_t>(info.readers / own),
                             static_cast<size_t>(info.blocks), info.carries, info.carried});

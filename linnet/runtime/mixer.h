@@ -31,11 +31,11 @@ namespace linnet {
 // Parts of scratch memory and of states begin at multiples of this many floats.
 inline constexpr size_t kAlign = kCacheLine / sizeof(float);
 
-// `length` consecutive positions of `sequences` sequences, each from its current position on; with
-// `offsets`, sequence i has offsets[i + 1] - offsets[i] positions. Each position is a row; rows are
-// in order of sequence, then position. Mixers without recurrent state read blocks of one whole
-// sequence. A sequence's place is its index in the state; "by place" marks arrays with one element
-// for each sequence of the state.
+// A block is the next `length` positions of each of `sequences` sequences; with `offsets`, the next
+// offsets[i + 1] - offsets[i] positions of sequence i. Each position is a row; rows are in order of
+// sequence, then position. Mixers without recurrent state read blocks of one whole sequence. The
+// place of a sequence is its index in the State, whose batch may contain more sequences than the
+// block; an array "by place" has one element for each sequence of the State.
 struct Block {
   size_t sequences, length;
   const size_t* offsets = nullptr;  // [sequences + 1], in rows of the input; or null
@@ -80,7 +80,7 @@ struct Block {
   size_t FirstPlace() const { return chosen ? 0 : first; }
 };
 
-// A group of heads over the rows of a block.
+// The arguments of one call of a mixer, which computes a group of heads over the rows of a block.
 struct MixerCall {
   const Block& block;
   kernels::HeadRange heads;
@@ -95,8 +95,8 @@ struct MixerCall {
   float* state;
   float* scratch;  // ScratchFloats()
   // [rows]. Not null if all heads of the mixer are normalized together but `heads` are only some of
-  // them. Run() then writes the sum of squares of each row of `out` here, and does not divide the
-  // row by its root mean square.
+  // them. Run() then writes the sum of squares of each row of `out` here, and leaves the division
+  // by the root mean square of all heads to the walker.
   float* squares = nullptr;
 
   size_t count() const { return heads.end - heads.begin; }

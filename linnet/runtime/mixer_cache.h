@@ -137,7 +137,7 @@ class CacheMixer : public RuntimeMixer {
     // Stores rows of keys and values from position `at` on, modulo the capacity.
     void Store(size_t at, size_t count, In k, In v) const {
       for (size_t t = 0; t < count; ++t) {
-        const size_t place = (at + t) % capacity;
+        const size_t place = (at + t) % capacity;  // index in the cache
         std::memcpy(keys + place * dim, k.At(0, t, 0), dim * sizeof(float));
         std::memcpy(values + place * width, v.At(0, t, 0), width * sizeof(float));
       }
@@ -168,6 +168,7 @@ class CacheMixer : public RuntimeMixer {
   }
 
   Inputs InputsOf(const MixerCall& call) const {
+    // Columns of a head's queries and key, and the same with its value.
     const size_t both = (readers_ + 1) * dim_, columns = both + width_;
     Inputs in{.q = call.in,
               .k = call.in + readers_ * dim_,
@@ -233,8 +234,9 @@ class CacheMixer : public RuntimeMixer {
            in.Queries(row, h), cache.AllKeys(), cache.AllValues(), OutOf(call, row, h), scratch);
   }
 
-  // Reads the next positions, which attend to the keys and values of their windows. For this, puts
-  // earlier keys and values (from the ring) and the new ones into order of position.
+  // Reads the next positions, which attend to the keys and values of their windows. Attend() needs
+  // keys in order of position, so this copies the earlier ones (from the ring) and the new ones to
+  // `all`.
   void Slide(const MixerCall& call, const Inputs& in, size_t sequence, size_t h,
              float* scratch) const {
     const size_t before = call.block.Position(sequence) + call.block.ahead;

@@ -45,7 +45,7 @@ class FullMixer : public CacheMixer {
   }
 
  private:
-  // Shapes of the heads that share one head of keys and values.
+  // Kernel shapes for the query heads that share one head of keys and values.
   kernels::SoftmaxAttentionShape ShapeOf(size_t queries, size_t keys) const {
     return {1, queries, keys, readers_, dim_, width_, readers_};
   }

@@ -38,7 +38,7 @@ class GatedMixer : public RuntimeMixer {
         write_at_ = at;
       } else if (p.tensor.starts_with("g_proj")) {
         gate_at_ = at;
-      } else if (at >= channels_ || p.shared) {
+      } else if (at >= channels_ || p.shared) {  // not q, k or v
         decay_at_ = at;
       }
       at += p.width;
@@ -135,20 +135,21 @@ class GatedMixer : public RuntimeMixer {
   // Working memory. The scan's inputs have `times_` rows per position, one per delta step. Only the
   // last of them has the position's query; the queries of the others are zeros.
   struct Pieces {
-    float *q, *k, *v;  // [rows, heads, K or V]
-    float *decay, *erase, *write;
-    float* out;   // the scan's output, if a position has several rows
+    float *q, *k, *v;              // [rows, heads, K or V]
+    float *decay, *erase, *write;  // [rows, heads, width], with the widths of the scan's options
+    float* out;                    // the scan's output, if a position has several rows
     float* x;     // timed: values, before their multiplication by the time step, [rows, heads, V]
     float* gate;  // low-rank products of the gate, [rows, heads, V]
 
     float* At(Part::Kind kind) const {
       return kind == Part::kQuery ? q : kind == Part::kKey ? k : v;
     }
-    float* s;  // [heads, K, V], the scan's state if the call keeps none
-    float* kernel;
-    size_t used;
+    float* s;       // [heads, K, V], the scan's state if the call keeps none
+    float* kernel;  // the scan's own scratch memory
+    size_t used;    // floats before `kernel`
   };
 
+  // Lays the pieces out in `scratch`; if it is null, only counts their floats.
   Pieces Cut(float* scratch, size_t rows, size_t heads) const {
     size_t used = 0;
     const auto take = [&](size_t floats) {
@@ -268,6 +269,7 @@ class GatedMixer : public RuntimeMixer {
         const size_t position = call.block.Position(sequence) + call.block.ahead + row - first;
         Rotate(position, count, pieces.q + row * count * dim_, pieces.k + row * count * dim_);
       }
+      // Head 0 of the row's first and last delta step, as an index in [rows, heads].
       const size_t line = row * times_ * count, last = line + (times_ - 1) * count;
       std::fill(pieces.q + line * dim_, pieces.q + last * dim_, 0.0f);
       for (size_t h = 0; h < count; ++h) {
@@ -283,6 +285,7 @@ class GatedMixer : public RuntimeMixer {
           for (size_t m = 0; m < value_dim_; ++m) v[m] *= step;
         }
       }
+      // The state decays before the first delta step only: the others' log decays are 0.
       Decay(call, row, pieces.decay + line * decay_width_);
       std::fill(pieces.decay + (line + count) * decay_width_,
                 pieces.decay + (last + count) * decay_width_, 0.0f);
@@ -405,7 +408,7 @@ class GatedMixer : public RuntimeMixer {
          .out = several ? kernels::RowMajor(pieces.out, 1, count, value_dim_) : Out(call, row),
          .s = s},
         {pieces.kernel, 1}, SerialFor);
-    for (size_t t = 0; several && t < length; ++t) {
+    for (size_t t = 0; several && t < length; ++t) {  // keep the outputs of the last delta steps
       std::copy_n(pieces.out + (t * times_ + times_ - 1) * count * value_dim_, count * value_dim_,
                   call.out + (row + t) * count * value_dim_);
     }
@@ -463,9 +466,9 @@ class GatedMixer : public RuntimeMixer {
   }
 
   const GatedForm form_;
-  const size_t times_;     // delta steps per position
-  const size_t channels_;  // columns of a head's queries, keys and values
-  const float strength_, floor_;
+  const size_t times_;            // delta steps per position
+  const size_t channels_;         // columns of a head's queries, keys and values
+  const float strength_, floor_;  // factor of the erase strengths; MixerSpec::decay_floor
   ShortConvolution convolution_;
   std::vector<Part> parts_;
   std::vector<ShortConvolution::Part> columns_;  // the columns of each part
@@ -473,6 +476,7 @@ class GatedMixer : public RuntimeMixer {
   // Offsets of projections, within a head's columns or within the shared columns.
   size_t erase_at_ = 0, write_at_ = 0, decay_at_ = 0, gate_at_ = 0;
   size_t decay_width_ = 0;
+  // The norm's weight; D, if timed; log decays (kConstant) or -exp(A_log), of each head; dt_bias.
   AlignedBuffer<float> norm_, skip_, decays_, decay_bias_;
   SecondFactor decay_factor_, gate_factor_;
   std::vector<double> frequencies_;  // of the rotation

@@ -104,7 +104,7 @@ class ChannelMixer : public RuntimeMixer {
   // computed as a product of sigmoids, since a difference would lose digits.
   void Gate(size_t head, float* x, float* g) const {
     for (size_t m = 0; m < value_dim_; ++m) {
-      float rest = Sigmoid(-g[m]);
+      float rest = Sigmoid(-g[m]);  // 1 - e^g, where g is the new g[m]
       g[m] = LogSigmoid(g[m]);
       if (form_.bounded) {
         const float bound = bound_[head * value_dim_ + m];

@@ -1,5 +1,5 @@
-// Attention of the paper's equation 3 with a selectable similarity: plain loops over all visible
-// keys.
+// Attention with a selectable similarity (equation 3 of Katharopoulos et al. 2020): plain loops
+// over all visible keys.
 #include <cmath>
 
 #include "linnet/runtime/mixer_cache.h"

@@ -1,5 +1,5 @@
 // Linear attention: causal with a state (steps use kernels/linear_step.h, prefixes the chunked
-// kernel), over whole sequences, and over an encoder's memory.
+// kernel, kernels/causal_linear.h), over whole sequences, and over an encoder's memory.
 #include <algorithm>
 #include <cmath>
 
@@ -52,6 +52,7 @@ class LinearMixer : public RuntimeMixer {
 
   void ForParts(size_t, FunctionRef<void(size_t, size_t, bool)> body) const override {
     if (!folds()) return body(0, state_size().fixed, false);
+    // The parts of LinearStepShape: s, z and rows in `hot`, the remainders of z and s in `cold`.
     const size_t z = shape_.HotZ(), rows = shape_.HotRows(), hot = shape_.HotFloats();
     const size_t rest = shape_.ColdSums(), cold = shape_.ColdFloats();
     body(0, z, shape_.narrow);
@@ -83,7 +84,7 @@ class LinearMixer : public RuntimeMixer {
     for (size_t i = 0; i < call.block.sequences; ++i) {
       const size_t at = call.block.Place(i) * call.block.state_stride;
       const size_t row = call.block.Row(i), length = call.block.Length(i);
-      if (call.block.ahead == 0) {
+      if (call.block.ahead == 0) {  // later blocks of a call find no waiting keys
         kernels::LinearFold(shape_, call.heads, hot + at, cold + at,
                             call.block.waiting[call.block.Place(i)]);
       }
@@ -300,8 +301,8 @@ class LinearMixer : public RuntimeMixer {
   }
 
   const bool causal_, cross_;
-  void (*single_)(const FeatureInput&, const float*, bool,
-                  float*) = nullptr;  // the map; null: fused
+  // The feature map of one row; null: fused.
+  void (*single_)(const FeatureInput&, const float*, bool, float*) = nullptr;
   FeatureInput input_;
   AlignedBuffer<float> omega_;
   size_t features_ = 0;

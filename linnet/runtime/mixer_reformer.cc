@@ -1,5 +1,5 @@
 // Reformer attention over whole sequences. Hashing sorts all positions, so no state can replace the
-// past.
+// past. Keys are the normalized queries; the projected keys are not read.
 #include <algorithm>
 #include <cmath>
 #include <numeric>
@@ -68,8 +68,8 @@ class ReformerMixer : public RuntimeMixer {
     return {1, length, heads, dim_, value_dim_, rounds_};
   }
 
-  // The kernel scales scores by 1 / sqrt(D). If the spec has another scale, q is multiplied by the
-  // quotient of the two; keys and buckets do not depend on the norm of q.
+  // The kernel scales scores by 1 / sqrt(D). If the spec has another scale, q is multiplied by
+  // scale sqrt(D). This changes neither keys nor buckets, which do not depend on the norm of q.
   kernels::Strided<const float> Queries(const MixerCall& call, size_t row, size_t length) const {
     const kernels::Strided<const float> q = Rows(call.in, row, call.in_width, HeadWidth());
     if (stretch_ == 1) return q;
@@ -120,7 +120,7 @@ class ReformerMixer : public RuntimeMixer {
     }
     for (size_t r = 0; r < rounds_; ++r) {
       const std::vector<size_t> order = Order(q, length, head, r);
-      for (size_t place = 0; place < length; ++place) {
+      for (size_t place = 0; place < length; ++place) {  // index in the sorted order
         const size_t own = place / chunk * chunk, begin = own >= chunk ? own - chunk : 0;
         const size_t end = std::min(own + chunk, length), t = order[place];
         float largest = -INFINITY, total = 0;

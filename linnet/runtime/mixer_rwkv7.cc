@@ -70,7 +70,7 @@ class Rwkv7Mixer : public RuntimeMixer {
   }
 
  private:
-  // The projections, in the order of Projections() in model/mixers/rwkv7.cc.
+  // The projections, in the order of Projections() in model/mixers/rwkv7.cc; kFirst is v_first.
   enum Index : uint8_t { kReceptance, kKey, kValue, kW1, kA1, kG1, kV1, kFirst, kCount };
 
   // Working memory: intermediate results, and the scan's inputs except the queries, which are
@@ -81,11 +81,12 @@ class Rwkv7Mixer : public RuntimeMixer {
     float* rank;                   // [rows, rank], a first factor's columns after the activation
     float* line;                   // [rows, heads, V], low-rank products: first of v, then of g
     float* s;                      // [heads, K, V], the scan's state if the call keeps none
-    float* kernel;
-    size_t used;
+    float* kernel;                 // the scan's own scratch memory
+    size_t used;                   // floats before `kernel`
     std::array<Columns, kCount> columns;  // of the projections
   };
 
+  // Lays the pieces out in `scratch`; if it is null, only counts their floats.
   Pieces Cut(float* scratch, size_t rows, size_t heads) const {
     size_t used = 0;
     const auto take = [&](size_t floats) {
@@ -240,9 +241,9 @@ class Rwkv7Mixer : public RuntimeMixer {
     for (size_t m = 0; m < value_dim_; ++m) x[m] = (x[m] - mean) * factor;
   }
 
-  const bool reads_;  // whether it mixes in the values of an earlier layer
-  SecondFactor decay_, rate_, gate_, share_;
-  AlignedBuffer<float> removal_, key_rate_, bonus_;  // [heads, K]
+  const bool reads_;                          // whether it mixes in the values of an earlier layer
+  SecondFactor decay_, rate_, gate_, share_;  // w2, a2, g2, v2
+  AlignedBuffer<float> removal_, key_rate_, bonus_;  // [heads, K]: k_k, k_a, r_k
   AlignedBuffer<float> norm_, norm_bias_;            // [heads, V]
   size_t widest_rank_ = 0;
 };

@@ -112,6 +112,7 @@ class StackPacker {
     const size_t d = model_.d_model, m = part.values;
     const RuntimeMixer& mixer = *part.mixer;
     const bool cross = part.kind == PartKind::kCross;
+    // Packs the rows of a group's projections, head by head, then the rows that all heads share.
     const auto stacked = [&](const PackedGroup& group, const std::vector<Projection>& projections) {
       std::vector<Packer::Rows> heads;
       for (size_t h = group.begin; h < group.end; ++h) {

@@ -431,7 +431,7 @@ class ModelRef::Network {
     if (first > 0) {
       memory = Stack("encoder", model_.encoder, Embedded({tokens.begin(), separator}), {first});
     }
-    for (size_t left = first; left > 0;) {
+    for (size_t left = first; left > 0;) {  // removes the encoder's tokens from the pieces
       const size_t cut = std::min(left, pieces[0]);
       pieces[0] -= cut, left -= cut;
       if (pieces[0] == 0) pieces.erase(pieces.begin());
@@ -443,7 +443,8 @@ class ModelRef::Network {
     return out;
   }
 
-  // `memory`: the encoder's outputs, for the decoder's cross attention; null: not a decoder.
+  // `cut`: the engine's stack, for its split into groups. `memory`: the encoder's outputs, for the
+  // decoder's cross attention; null: not a decoder.
   Rows Stack(const std::string& name, const PackedStack& cut, Rows x, const Pieces& pieces,
              const Rows* memory = nullptr) {
     const bool decoder = memory != nullptr, encoder = spec_.encoder_decoder() && !decoder;

@@ -1,7 +1,7 @@
 // The engine's reference: the network in plain double precision over a checkpoint's tensors, all
-// positions at once. For a narrow model it rounds weights, activations and the sums of a linear
-// attention's state as the engine does, and nothing else. From the packed model it takes only the
-// split into groups, which determines the values that are rounded together.
+// positions at once. For a narrow model (bf16 or int8) it rounds weights, activations and the sums
+// of a linear attention's state as the engine does, and nothing else. From the packed model it
+// takes only the split into groups, which determines the values that are rounded together.
 //
 //   ModelRef ref(checkpoint, *model);
 //   ref.Outputs(tokens)                    // [positions][outputs], as from Step()

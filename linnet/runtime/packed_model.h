@@ -6,7 +6,8 @@
 // d_model) lie next to each other in reading order, and the groups' contributions to a part's
 // result are summed in group order. So the results do not depend on the number of threads, bit for
 // bit, and each thread reads one contiguous range of memory between two barriers. In narrow models
-// a group's width is a multiple of 64 (kernels::kNarrowInputs), so there are fewer groups.
+// (bf16 and int8) a group's width is a multiple of 64 (kernels::kNarrowInputs), so there are fewer
+// groups.
 #ifndef LINNET_RUNTIME_PACKED_MODEL_H_
 #define LINNET_RUNTIME_PACKED_MODEL_H_
 
@@ -125,7 +126,7 @@ struct LINNET_HIDDEN Model::Packed {
   size_t position_dims;
   // Whether positions continue past the table, by the sine formula.
   bool endless_positions = true;
-  size_t widest = 0;    // maximum number of columns between the two products of a group
+  size_t widest = 0;    // the largest in_width or memory_width of a group
   size_t carried = 0;   // maximum number of columns that a layer carries to later ones
   bool shifts = false;  // some part has a token shift
   kernels::Activation activation;
@@ -142,10 +143,10 @@ struct LINNET_HIDDEN Model::Packed {
   PackedMatrix input_projection = nullptr;           // of frames; in the predictor's precision
   AlignedBuffer<float> input_mean, input_deviation;  // of frames, [bands]; empty: none
 
-  AlignedBuffer<float> values;     // [vocabulary, value_embedding]
-  AlignedBuffer<float> positions;  // [max_length, position_dims]
-  AlignedBuffer<float> above;      // [vocabulary + 1, value_embedding], or empty
-  AlignedBuffer<float> first_value;
+  AlignedBuffer<float> values;       // embeddings of tokens: [vocabulary, value_embedding]
+  AlignedBuffer<float> positions;    // [max_length, position_dims]
+  AlignedBuffer<float> above;        // above_embedding: [vocabulary + 1, value_embedding], or empty
+  AlignedBuffer<float> first_value;  // distribution of an image's first byte, or empty
 
  private:
   void Cut(const Checkpoint& checkpoint);
@@ -154,8 +155,9 @@ struct LINNET_HIDDEN Model::Packed {
   bool steps_ = true;
 };
 
-// y = x W^T + b for rows of floats. For a narrow matrix, the rows are first multiplied by `factor`
-// [in], unless it is null, and rounded into `narrow` (NarrowRowsSize() bytes; null in f32).
+// y = x W^T + b, or y += x W^T + b, for rows of floats. If the matrix is narrow, the rows are first
+// multiplied by `factor` [in], unless it is null, and rounded into `narrow` (NarrowRowsSize()
+// bytes; null in f32).
 inline void Multiply(Precision precision, size_t rows, size_t in, size_t out, const float* x,
                      size_t x_stride, PackedMatrix matrix, kernels::LinearMode mode, float* y,
                      size_t y_stride, std::byte* narrow, const float* factor = nullptr) {

@@ -48,6 +48,7 @@ class Packer {
     return Values(InputFactors(checkpoint_, name + ".weight"));
   }
 
+  // Copies the values.
   const float* Values(std::span<const float> from);
   const float* Tensor(const std::string& name) { return Values(checkpoint_.Tensor(name)); }
 
@@ -67,6 +68,7 @@ class Packer {
   const Checkpoint& checkpoint_;
   std::byte* base_;
   size_t used_ = 0;
+  // The latest int8 matrix of Columns(), and its name.
   std::string rounded_name_;
   std::optional<Int8Matrix> rounded_;
 };

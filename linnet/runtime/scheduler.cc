@@ -41,6 +41,7 @@ struct LINNET_HIDDEN Scheduler::Impl {
   void Admit();
   void ReadPrompts();
   void Generate();
+  // Calls the request's passed().
   void Pass(size_t slot, std::span<const float> outputs);
   // Result of next(), or its exception.
   struct Drawn {
@@ -51,7 +52,9 @@ struct LINNET_HIDDEN Scheduler::Impl {
   // Draws a token for the request in each of these slots, and continues or ends the request:
   // outputs [slots, width].
   void Deliver(std::span<const size_t> slots, std::span<const float> outputs);
+  // Continues the request with the drawn token, or ends it.
   void Take(size_t slot, const std::shared_ptr<Entry>& entry, const Drawn& drawn);
+  // Ends a running request. Reports `why`, if there is one.
   void End(size_t slot, std::optional<Finished> why);
   // Calls `finished`; Run() rethrows its exception at the end of the round.
   void Report(const std::function<void(Finished)>& finished, Finished why);
@@ -65,6 +68,7 @@ struct LINNET_HIDDEN Scheduler::Impl {
   // own request.
   std::vector<std::shared_ptr<Entry>> slots_;
   std::deque<Entry> waiting_;
+  // Number of running requests; slot at which ReadPrompts() begins its search.
   size_t running_ = 0, first_prompt_ = 0;
   uint64_t last_id_ = 0;
   std::exception_ptr error_;
@@ -88,6 +92,7 @@ Scheduler::Impl::Impl(Engine& engine, const SchedulerOptions& options)
 std::optional<uint64_t> Scheduler::Impl::Submit(Request&& request) {
   const Model& model = engine_.model();
   const ModelSpec& spec = model.spec();
+  // `from` has read the whole prompt.
   const bool read = request.prompt.empty() && request.from && request.outputs &&
                     request.outputs->size() == engine_.output_size();
   if (request.prompt.empty() && !read) {
@@ -256,7 +261,8 @@ void Scheduler::Impl::Deliver(std::span<const size_t> slots, std::span<const flo
   if (!options_.parallel_next) {
     for (size_t i = 0; i < slots.size(); ++i) {
       const std::shared_ptr<Entry> entry = slots_[slots[i]];
-      // A callback may have canceled the request. Only Admit() refills slots.
+      // A callback may have canceled the request. Its slot is then null, since only Admit() refills
+      // slots.
       if (entry) Take(slots[i], entry, Draw(*entry, outputs.subspan(i * width, width)));
     }
     return;

@@ -48,6 +48,7 @@ int32_t Likeliest(std::span<const float> outputs) {
   return static_cast<int32_t>(std::max_element(outputs.begin(), outputs.end()) - outputs.begin());
 }
 
+// Random prompts: every fifth has up to 270 tokens, the others up to 20.
 Tokens Prompt(size_t which) {
   Philox rng(4, which);
   Tokens prompt(1 + rng.Below(which % 5 == 0 ? 270 : 20));
@@ -59,9 +60,10 @@ Tokens Prompt(size_t which) {
 struct Seen {
   Floats outputs;
   std::optional<Finished> why;
-  size_t times = 0;
+  size_t times = 0;  // calls of next()
 };
 
+// A request whose next() is called `tokens` times and records its outputs in `seen`.
 Request Asking(const Tokens& prompt, size_t tokens, Seen& seen) {
   return {.prompt = prompt,
           .next = [&seen, tokens](std::span<const float> outputs) -> std::optional<int32_t> {

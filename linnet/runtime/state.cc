@@ -295,7 +295,7 @@ void StateData::LoadSequence(const std::string& path, const Model& of, size_t se
     }
     begin += size;
   }
-  CheckNumbers(floats.subspan(begin), /*narrow=*/false, path);  // the stem's
+  CheckNumbers(floats.subspan(begin), /*narrow=*/false, path);  // the stem's state
   const std::optional<size_t> most = of.most_positions();
   if (position < 0 || position > int64_t{1} << 60 ||
       (most && static_cast<size_t>(position) > *most) ||

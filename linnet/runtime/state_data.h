@@ -34,7 +34,7 @@ struct StateData {
   size_t per_sequence() const { return layout ? layout->Floats(capacity) : 0; }
   size_t tokens() const { return layout ? layout->Tokens(capacity) : 0; }
 
-  // Makes room for `batch` sequences, all zero.
+  // Adds `batch` sequences, all zeros. There must be none yet.
   void Resize(size_t batch);
   // Resets a sequence to before the first token.
   void Reset(size_t sequence);

@@ -1,6 +1,6 @@
 // Memory layout of one sequence's state (private to linnet/runtime): the states of a stack's parts
-// (its residual branches), one after the other. Caches have a capacity in positions, which may
-// grow; the rest has a fixed size.
+// (its residual branches), one after the other, then the stem's. Caches have a capacity in
+// positions, which may grow; the rest has a fixed size.
 #ifndef LINNET_RUNTIME_STATE_LAYOUT_H_
 #define LINNET_RUNTIME_STATE_LAYOUT_H_
 

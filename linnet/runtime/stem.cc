@@ -82,7 +82,7 @@ int32_t Stem::Byte(const Row& row, size_t index) const {
   return last[static_cast<ptrdiff_t>(index) - static_cast<ptrdiff_t>(row.next - 1)];
 }
 
-// The features h[index] of StemSpec, index <= row.next. Null: zeros.
+// The features h[index] of StemSpec, index <= row.next. Null for h[0], which is zeros.
 const float* Stem::FeaturesOf(const Row& row, size_t index) const {
   if (index == 0) return nullptr;
   const size_t first = Next(row.sequence, 0), channels = model_.stem.channels;

@@ -35,6 +35,7 @@ class Stem {
  public:
   Stem(const Model::Packed& model, const Block& block, const StemWork& work);
 
+  // Computes the features of rows [begin, end).
   void Features(size_t begin, size_t end) const;
   // Part of the output [rows of the block, d_model].
   struct Part {

@@ -62,7 +62,7 @@ TEST_P(StemTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
   }
 }
 
-// Tolerances as in NarrowModelsMatchTheRoundingReference.
+// The tolerances are those of the test of the same name in engine_test.cc.
 TEST_P(StemTest, NarrowModelsMatchTheRoundingReference) {
   for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
     const double tolerance = precision == Precision::kInt8 ? 0.05 : 0.02;

@@ -141,7 +141,7 @@ class TestModel {
         for (float& value : values) value = value > 0 ? value : 0;
       }
       if (info.name == "input_norm.deviation") std::fill(values.begin(), values.end(), 0.5f);
-      // Except in images, positions continue past the table by the sine formula.
+      // Positions continue past a table that holds the sine formula's values, except in images.
       if (info.name == "pos_embedding.pe" && !spec.image()) values = PositionTable(spec);
       return std::span<const float>(values);
     });
@@ -160,7 +160,8 @@ class TestModel {
   }
   const Checkpoint& checkpoint() const { return *checkpoint_; }
 
-  // The head's outputs at each position, for tokens or frames.
+  // The reference's outputs at each position, for tokens or frames. `as`: the model in the
+  // precision to follow.
   template <class Input>
   std::vector<Doubles> Outputs(const Input& input) const {
     return Outputs(input, *model);
@@ -187,8 +188,8 @@ class TestModel {
     return frames;
   }
 
-  std::vector<char> file;
-  std::shared_ptr<const Model> model;
+  std::vector<char> file;              // the checkpoint's bytes
+  std::shared_ptr<const Model> model;  // in f32
 
  private:
   ModelSpec spec_;
@@ -232,6 +233,7 @@ inline const TestModel& Copy() {
   return model;
 }
 
+// The spec with the attention of a reformer.
 inline ModelSpec Hashing(ModelSpec spec) {
   spec.stack.mixer().kind = "reformer";
   spec.stack.mixer().lsh_rounds = 2, spec.stack.mixer().lsh_buckets = 6,

@@ -114,11 +114,12 @@ class Walker {
 
  private:
   size_t d() const { return model_.d_model; }
-  bool first() const { return model_.spec.stack.norm_first; }
+  bool first() const { return model_.spec.stack.norm_first; }  // parts begin with their norm
   bool encodes() const { return &stack_ == &model_.encoder; }
   bool stems() const { return !model_.stem.colors.empty(); }
 
-  // The row of above_embedding for the token that follows position t of the block.
+  // The index in above_embedding of the byte above the next byte, which follows position t of the
+  // block. It is the last index if the next byte is in the image's first row.
   size_t Above(size_t sequence, size_t t) const {
     const size_t row_bytes = static_cast<size_t>(model_.spec.image()->RowBytes());
     const size_t next = block_.Position(sequence) + block_.ahead + t + 1;
@@ -419,6 +420,7 @@ class Walker {
   // The state keeps the last width - 1 input rows, the oldest first.
   void Convolve(const PackedPart& part, float* sums, float* state) {
     const auto width = static_cast<size_t>(model_.spec.stack.convolution);
+    // `before`: earlier rows that an output reads. `behind`: rows from the state.
     const size_t before = stack_.causal ? width - 1 : width / 2, behind = state ? width - 1 : 0;
     float* mixed = work_.mixed;
     float* rows = mixed + rows_ * d();
@@ -474,8 +476,8 @@ class Walker {
     }
   }
 
-  // Normalizes this member's rows of factors * (sum of the `parts` matrices at `from`) + residual.
-  // Null factors are 1, a null residual is 0.
+  // Normalizes this member's rows of factors * (sum of the matrices at `from`) + residual. There
+  // are `parts` matrices, one for each group. Null factors are 1, a null residual is 0.
   void Normalize(const float* from, float* residual, size_t parts,
                  const kernels::LayerNormParameters& parameters, const float* factors = nullptr) {
     const size_t at = begin_ * d();
@@ -527,8 +529,8 @@ void TakeX(const Model::Packed& model, size_t rows, Pieces& pieces, Workspace& w
 
 // Working memory that suffices for every part.
 struct Needs {
-  size_t values = 0, scratch = 0;
-  size_t squares = 0;  // groups of the largest part with one_norm
+  size_t values = 0, scratch = 0;  // columns of Workspace::heads; floats of Workspace::mixer
+  size_t squares = 0;              // groups of the largest part with one_norm
 
   Needs(const Model::Packed& model, const BlockSize& size) {
     for (const PackedStack* stack : {&model.stack, &model.encoder}) {

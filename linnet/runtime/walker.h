@@ -34,6 +34,7 @@ struct Team {
   void Barrier() const {
     if (size > 1) pool->Barrier();
   }
+  // This member's share of `count` items is [Begin(count), End(count)).
   size_t Begin(size_t count) const { return count * member / size; }
   size_t End(size_t count) const { return count * (member + 1) / size; }
 };
@@ -41,12 +42,14 @@ struct Team {
 // A member's working memory. Between two barriers, a member writes only its own share of the memory
 // that the team shares.
 struct Workspace {
-  float* x;             // [rows, d_model], the layers' input: the member's own, or shared
-  bool shared_x;        // x is shared; each member fills its share of the rows
-  float* normed;        // norm_first: [rows, d_model], x normalized, shared like x; else null
-  float* sums[2];       // results of the even and of the odd parts: [groups or 1][rows, d_model]
+  float* x;       // [rows, d_model], the layers' input: the member's own, or shared
+  bool shared_x;  // x is shared; each member fills its share of the rows
+  float* normed;  // norm_first: [rows, d_model], x normalized, shared like x; else null
+  // Contributions of the groups, [groups or 1][rows, d_model]: one buffer for parts of even index
+  // and one for the others, so that a member may start the next part while others read the sums.
+  float* sums[2];
   size_t group_stride;  // floats between groups in `sums`; 0: the groups add up in one buffer
-  // For parts with one_norm: MixerCall::squares of each group, of even and odd parts as in `sums`.
+  // For parts with one_norm: MixerCall::squares of each group, in two buffers as in `sums`.
   float* squares[2];
   size_t squares_stride;       // floats between groups
   float* factors;              // [rows], by which the sum of a one_norm part's groups is multiplied
@@ -58,7 +61,7 @@ struct Workspace {
   float* carried;          // [rows, columns that a layer's mixer passes to later ones]; shared
   float* mixer;            // RuntimeMixer::ScratchFloats()
   float* mixed;            // for convolutions: [rows, d_model], then two [width + rows, d_model]
-  float* lstm;             // for an LSTM
+  float* lstm;             // LstmScratch()
   StemWork stem;
 };
 

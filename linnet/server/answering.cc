@@ -19,7 +19,7 @@ void Answering::Start() {
 }
 
 // Called by Start(), then on the model's threads whenever the pipe changes. Decides under the lock
-// and acts after releasing it, because the transport may call Leave() at once.
+// and acts after releasing it: the transport, when called, may call Leave(), which locks as well.
 void Answering::Changed() {
   Pipe& pipe = *reply_.pipe;
   bool begins = false, too_slow = false, whole = false;

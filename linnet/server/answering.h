@@ -33,6 +33,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
   // Cancels the work. The client gets the tokens generated so far, or `late` if the answer has not
   // begun.
   void Expire(const HttpResponse& late);
+  // Cancels the work, because the client has left.
   void Leave();
 
  private:

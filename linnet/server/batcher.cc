@@ -9,17 +9,17 @@
 namespace linnet::server {
 
 struct Batcher::Job {
-  uint64_t id = 0;
+  uint64_t id = 0;  // number of the request
   Work work;
   struct Sequence {
-    std::optional<uint64_t> scheduled;  // the scheduler's ticket
-    bool failed = false, ended = false;
-    std::string why;
+    std::optional<uint64_t> scheduled;   // the scheduler's id
+    bool failed = false, ended = false;  // next() failed; End() was called
+    std::string why;                     // reason of the failure
   };
   std::vector<Sequence> sequences;
-  size_t left = 0;   // number of sequences still running or waiting
-  size_t known = 0;  // prompt tokens restored from a snapshot
-  std::atomic<bool> begun{false};
+  size_t left = 0;                 // number of sequences still running or waiting
+  size_t known = 0;                // prompt tokens restored from a snapshot
+  std::atomic<bool> begun{false};  // work.begun() was called
 };
 
 Batcher::Batcher(std::shared_ptr<const Model> model, const BatcherOptions& options)
@@ -203,7 +203,8 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence,
   }
   try {
     job->sequences[sequence].scheduled = scheduler_.Submit(std::move(request));
-    if (!job->sequences[sequence].scheduled) {  // impossible: Submit() has reserved a place
+    // Impossible, because Batcher::Submit() has reserved a place.
+    if (!job->sequences[sequence].scheduled) {
       throw RuntimeError("the queue is full");
     }
   } catch (const std::exception& error) {

@@ -6,7 +6,7 @@
 //   batcher.Cancel(*ticket);             // the client has disconnected
 //
 // Requests join and leave between tokens. A request's result depends neither on the other requests
-// nor on the snapshots of earlier prompts. A state has a fixed size, and there are
+// nor on cached states of earlier prompts (snapshots.h). A state has a fixed size, and there are
 // options.sequences states, so memory does not grow with the load.
 #ifndef LINNET_SERVER_BATCHER_H_
 #define LINNET_SERVER_BATCHER_H_
@@ -66,7 +66,7 @@ class Batcher : public Worker {
   bool idle() const { return outstanding_ == 0; }
 
  private:
-  struct Job;
+  struct Job;  // one prompt of a request, and its sequences
 
   void Loop();
   void Begin(const std::shared_ptr<Job>& job);
@@ -78,6 +78,7 @@ class Batcher : public Worker {
   void StartRest(const std::shared_ptr<Job>& job, const std::shared_ptr<const Snapshot>& from);
   void End(const std::shared_ptr<Job>& job, size_t sequence, Ended how, const std::string& why);
   void Fail(const std::shared_ptr<Job>& job, const std::string& why);
+  // Cancel(), on the stepping thread.
   void CancelNow(uint64_t request);
 
   Engine engine_;
@@ -89,11 +90,11 @@ class Batcher : public Worker {
   std::atomic<size_t> outstanding_{0}, running_{0};
   std::atomic<uint64_t> generated_{0}, read_{0}, known_{0}, hits_{0}, misses_{0};
 
-  mutable std::mutex mutex_;
+  mutable std::mutex mutex_;  // guards the members from inbox_ to cancel_all_
   std::condition_variable wake_;
   std::vector<std::shared_ptr<Job>> inbox_;
   std::vector<uint64_t> cancels_;
-  uint64_t last_ = 0;
+  uint64_t last_ = 0;  // number of the last request
   bool stop_ = false, cancel_all_ = false;
   std::thread thread_;
 };

@@ -164,6 +164,7 @@ TEST_F(Completions, LogprobsAreOfTheModelsDistribution) {
         EXPECT_NEAR(reported.back(), outputs[static_cast<size_t>(TokenOf(its))], 1e-4);
       }
       std::sort(reported.rbegin(), reported.rend());
+      // The generated token is reported even if it is not among the five most probable ones.
       EXPECT_EQ(reported.size(), value < reported[4] ? 6u : 5u);
       for (size_t k = 0; k < 5; ++k) EXPECT_NEAR(reported[k], sorted[k], 1e-4);
     }
@@ -207,7 +208,7 @@ TEST_F(Completions, LogprobsOfAStreamAreThoseOfTheWhole) {
 TEST_F(Completions, LogprobsEndWithTheText) {
   const json whole = Complete({{"prompt", "ab"}, {"logprobs", 0}})["choices"][0];
   const json& tokens = whole["logprobs"]["tokens"];
-  // A stop string in the middle: a token that is a character by itself.
+  // The stop string is a token from the middle of the text: the next one that is one character.
   size_t at = tokens.size() / 2;
   while (at < tokens.size() && tokens[at].get<std::string>().size() > 1) ++at;
   ASSERT_LT(at, tokens.size());

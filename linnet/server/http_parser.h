@@ -124,12 +124,12 @@ class HeaderScan {
   }
 
  private:
-  size_t at_ = 0, lines_ = 0;
+  size_t at_ = 0, lines_ = 0;  // bytes and line ends checked
 };
 
 // Checks a parsed header for faults that Beast accepts, such as two equal values of Content-Length
 // (in two fields or in a list) and unknown transfer codings. If a proxy and this server read such a
-// request differently, they disagree on where the next request begins.
+// request differently, they disagree on where the next request begins (request smuggling).
 Fault FaultOf(const HttpRequest& request, int version) {
   const auto count = [&](std::string_view name) {
     return std::count_if(request.fields.begin(), request.fields.end(),

@@ -1,5 +1,5 @@
-// The thread sanitizer ignores memory fences and would report races. With this macro, Asio uses no
-// fences: its mutexes order all accesses.
+// The thread sanitizer ignores memory fences, so it would report false races in Asio. With this
+// macro, Asio uses no fences: its mutexes order all accesses.
 #ifdef __SANITIZE_THREAD__
 #define BOOST_ASIO_DISABLE_FENCED_BLOCK
 #endif
@@ -134,12 +134,12 @@ class Connection : public std::enable_shared_from_this<Connection> {
   State state_ = State::kIdle;
   std::atomic<Clock::rep> deadline_{kNever};
   bool waits_to_read_ = false, waits_to_write_ = false, processing_ = false;
-  bool ended_ = false;  // the client has ended its sending side
+  bool ended_ = false;  // the client has shut down its sending side
   std::string remote_;
   std::string in_;  // received, not parsed yet
   HeaderScan scan_;
-  std::string head_, body_;  // to be written, from sent_ on
-  size_t sent_ = 0;
+  std::string head_, body_;  // to be written, one after the other
+  size_t sent_ = 0;          // bytes of both that are written
 
   // The state of the current request.
   std::shared_ptr<Request> current_;
@@ -147,6 +147,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::optional<HttpResponse> checked_;  // the answer of the handler's Check()
   std::function<Exchange::Next(std::string&)> next_;
   int status_ = 0;
+  // active_: the request counts in server_.active. answering_: Answer() or Stream() was called.
+  // close_: the connection will be closed after the response.
   bool active_ = false, answering_ = false, close_ = false;
 };
 
@@ -190,6 +192,7 @@ class Request : public Exchange, public std::enable_shared_from_this<Request> {
       if (connection->Is(*self)) function(*connection);
     });
   }
+  // Like Do(), but always queues the call, even if this thread runs the strand.
   template <class Function>
   void Post(Function function) {
     const auto connection = connection_.lock();
@@ -201,7 +204,7 @@ class Request : public Exchange, public std::enable_shared_from_this<Request> {
 
   const std::weak_ptr<Connection> connection_;
   HttpRequest request_;
-  std::atomic<bool> woken_{false};
+  std::atomic<bool> woken_{false};  // a call of Write() is queued
 };
 
 void Connection::Start() {
@@ -279,7 +282,7 @@ void Connection::Close() {
 }
 
 void Connection::Process() {
-  if (processing_) return;
+  if (processing_) return;  // Parse() below may lead to Complete(), which calls Process()
   processing_ = true;
   bool more = true;
   try {
@@ -391,6 +394,7 @@ bool Connection::ParseBody() {
     Handle();
     return true;
   }
+  // Only an incomplete chunk header or trailer can leave so many bytes.
   if (in_.size() > options_.header) return Refuse(400, "the request's body is malformed");
   return false;
 }
@@ -422,7 +426,7 @@ bool Connection::Refuse(int status, const std::string& message) {
 }
 
 void Connection::WriteHead(const HttpResponse& response, std::optional<size_t> length) {
-  const bool old = parser_ && parser_->version() < 11;
+  const bool old = parser_ && parser_->version() < 11;  // HTTP/1.0
   if (old && !length) close_ = true;  // in HTTP/1.0, closing the connection ends the body
   status_ = response.status;
   head_ = StrCat("HTTP/1.1 ", status_, " ",
@@ -553,7 +557,8 @@ void HttpServer::Impl::Accept() {
   acceptor.async_accept(asio::make_strand(context), [this](Code code, Socket socket) {
     accepting = false;
     StartTicking();
-    // After other errors, such as no free descriptors, Tick() tries again.
+    // Continues after an aborted connection. After any other error, such as no free descriptors,
+    // Tick() tries again.
     if (code && code != asio::error::connection_aborted) return;
     if (!code) Open(std::move(socket));
     Accept();

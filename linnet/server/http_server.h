@@ -46,7 +46,7 @@ struct HttpRequest {
 struct HttpResponse {
   int status = 200;
   std::string type;        // Content-Type
-  HttpFields fields = {};  // beside Content-Type, Content-Length and Connection
+  HttpFields fields = {};  // further fields; the server adds Content-Length and Connection
   std::string body = {};
 };
 
@@ -54,6 +54,7 @@ struct HttpResponse {
 // complete or the client has left.
 class Exchange {
  public:
+  // The result of `next` in Stream(): a piece, no piece yet, or the end of the body.
   enum class Next { kPiece, kNothing, kEnd };
 
   virtual ~Exchange() = default;
@@ -84,7 +85,7 @@ class HttpHandler {
   // client disconnected before the response was complete. `request` may lack parts that were not
   // read.
   virtual void Finished(const HttpRequest& request, int status, bool left) = 0;
-  // Called from time to time (kTick) while there are connections.
+  // Called every HttpServer::kTick while there are connections.
   virtual void Tick() = 0;
 };
 
@@ -92,7 +93,7 @@ struct HttpOptions {
   std::string host = "127.0.0.1";
   int port = 8080;  // 0: any free port
   size_t threads = 4;
-  size_t connections = 2048;  // at once; further ones wait
+  size_t connections = 2048;  // maximum number of open connections; further ones wait
   // Limits of a request, in bytes except for `fields`. A request beyond a limit gets status 414
   // (request_line), 431 (header, fields) or 413 (body).
   size_t request_line = 8 << 10;

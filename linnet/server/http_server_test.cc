@@ -20,7 +20,7 @@ namespace {
 using std::chrono::milliseconds;
 constexpr std::chrono::seconds kPatience(60);  // a test that waits longer fails
 
-// A client that sends and reads raw bytes. Both fail after kPatience.
+// A client that sends and reads raw bytes. A call that waits longer than kPatience fails.
 class Client {
  public:
   explicit Client(int port) : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
@@ -114,6 +114,7 @@ class Handler : public HttpHandler {
   }
   void Tick() override {}
 
+  // Waits for a request for /held and returns it.
   std::shared_ptr<Exchange> Held() {
     std::unique_lock lock(mutex_);
     EXPECT_TRUE(changed_.wait_for(lock, kPatience, [&] { return held_ != nullptr; }));
@@ -171,6 +172,7 @@ std::string Get(const std::string& path) {
 std::string Post(const std::string& path, const std::string& fields, const std::string& body = "") {
   return StrCat("POST ", path, " HTTP/1.1\r\nHost: x\r\n", fields, "\r\n", body);
 }
+// After this request the server closes the connection.
 constexpr char kLast[] = "GET /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 
 int StatusOf(const std::string& response) {
@@ -194,7 +196,7 @@ TEST(HttpServer, AnswersPipelinedRequestsInTheirOrder) {
   client.Send(StrCat(Get("/1"), Get("/held"), Post("/3", "Content-Length: 5\r\n", "three"),
                      Get("/4"), kLast));
   EXPECT_TRUE(client.ReadTo("\r\n\r\n/1").ends_with("/1"));
-  const auto held = running.handler.Held();  // the third waits for the second
+  const auto held = running.handler.Held();  // the third request waits for the second
   std::thread([&] { held->Answer({.type = "text/plain", .body = "second"}); }).join();
   const std::string rest = client.ReadAll();
   EXPECT_EQ(Responses(rest), 4u) << rest;

@@ -8,6 +8,7 @@
 namespace linnet::server {
 namespace {
 
+// Formats with 12 digits if they are exact, else with 17: "0.1", not "0.10000000000000001".
 std::string Number(double value) {
   char text[32];
   std::snprintf(text, sizeof(text), "%.17g", value);

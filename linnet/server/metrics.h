@@ -31,6 +31,7 @@ class Metrics {
                    double value);
 
  private:
+  // Upper bounds of the histograms' buckets, in seconds; a last bucket is unbounded.
   static constexpr std::array<double, 12> kBounds = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05,
                                                      0.1,   0.25,   0.5,   1,    2.5,   10};
   struct Histogram {
@@ -42,8 +43,8 @@ class Metrics {
                     const std::map<std::string, Histogram>& by_path);
 
   mutable std::mutex mutex_;
-  std::map<std::pair<std::string, int>, uint64_t> requests_;
-  std::map<std::string, Histogram> seconds_, first_;
+  std::map<std::pair<std::string, int>, uint64_t> requests_;  // by path and status
+  std::map<std::string, Histogram> seconds_, first_;          // by path
 };
 
 }  // namespace linnet::server

@@ -131,7 +131,7 @@ std::string Milliseconds(double seconds) {
 
 // Called on the transport's threads and on the batchers' threads.
 struct Server::Impl : HttpHandler {
-  // The handler of a path: `get` answers GET and HEAD, or else `endpoint` answers POST.
+  // The handler of a path. Exactly one is set: `get` answers GET and HEAD, `endpoint` answers POST.
   struct Route {
     std::function<HttpResponse(const HttpRequest&)> get = {};
     Endpoint* endpoint = nullptr;
@@ -289,6 +289,7 @@ std::optional<HttpResponse> Server::Impl::Check(const HttpRequest& request) {
       return response;
     }
   }
+  // The answer to an unknown model's path may suggest a model's name, so it needs the key as well.
   if ((known ? found->second.needs_key : is_model) && !HasKey(request)) {
     HttpResponse response = ErrorResponse(
         401, "this server requires an API key: send the header Authorization: Bearer KEY");

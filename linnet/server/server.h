@@ -48,8 +48,8 @@ class Server {
   int Bind();
   // Serves requests until Drain() has been called and all running requests have ended.
   void Run();
-  // Thread-safe. Refuses new requests (503), gives running ones `seconds` to finish, cancels the
-  // others, and ends Run().
+  // Thread-safe. Refuses new requests (503), gives running ones `seconds` to finish, cancels those
+  // that remain, and ends Run().
   void Drain(double seconds);
 
  private:

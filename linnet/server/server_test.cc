@@ -62,6 +62,7 @@ class Folder {
 class Gathered {
  public:
   // Draws `most` tokens per sequence, at a temperature that exposes any difference in the outputs.
+  // `number` is the key of the results in the maps below.
   Work Make(const Tokens& prompt, size_t sequences, size_t most, size_t number) {
     Work work{.prompt = prompt, .sequences = sequences, .next = {}, .ended = {}};
     auto rngs = std::make_shared<std::vector<Philox>>();
@@ -140,12 +141,12 @@ TEST(Batcher, NeitherCompanyNorSnapshotsChangeABit) {
     for (size_t i = 0; i < lengths.size(); ++i) {
       EXPECT_EQ(gathered.tokens_[i], alone[i]) << lengths[i];
       EXPECT_TRUE(gathered.outputs_[i] == outputs[i]) << lengths[i];
-      // Prompts shorter than `from` are not kept.
+      // Prompts shorter than SnapshotOptions::from get no snapshot.
       EXPECT_EQ(gathered.known_[i], again && lengths[i] >= SnapshotOptions().from ? lengths[i] : 0);
     }
   }
-  // This prompt shares 400 tokens with an earlier one. Snapshots exist after every 128 tokens, so
-  // 384 of them are known.
+  // This prompt shares its first 400 tokens with an earlier prompt, which has a snapshot after each
+  // 128 tokens. So 384 tokens are known.
   Tokens prompt = Prompt(513, 5);
   prompt.resize(400), prompt.push_back(4);
   Gathered gathered;
@@ -282,7 +283,7 @@ std::shared_ptr<const Snapshot> Make(float value, bool outputs) {
 }
 
 TEST(Snapshots, ForgetsWhatWasUsedLeastRecently) {
-  const size_t one = Make(0, true)->state.bytes() + 4 * 18 + 4 * 10;
+  const size_t one = Make(0, true)->state.bytes() + 4 * 18 + 4 * 10;  // outputs, tokens
   Snapshots snapshots(TestModel(), {.bytes = 3.5 * static_cast<double>(one + 100)});
   for (size_t i = 0; i < 3; ++i) snapshots.Keep(Prompt(10, i), Make(static_cast<float>(i), true));
   EXPECT_EQ(snapshots.count(), 3u);
@@ -382,6 +383,7 @@ TEST(Snapshots, ReadRegularFilesOfTheirSizeOnly) {
     }
     return fs::path();
   };
+  // Each function puts a harmful file at the path.
   const std::vector<std::function<void(const fs::path&)>> plants = {
       [](const fs::path& path) { ASSERT_EQ(mkfifo(path.c_str(), 0600), 0); },
       [](const fs::path& path) { fs::create_symlink("/dev/zero", path); },

@@ -56,7 +56,8 @@ const fs::file_time_type process_start = fs::file_time_type::clock::now();
 
 // Whether the file is a temporary file (AtomicFile) whose process has ended, so that nobody will
 // rename or remove it. The file's name has the number of the process. If a process with this number
-// runs, but the file is older than an hour, that is a later process: writing takes far less time.
+// runs but the file is older than an hour, a later process has reused the number: writing takes far
+// less time.
 bool IsOrphan(const fs::directory_entry& file) {
   const std::string name = file.path().filename();
   constexpr std::string_view kTemporary = ".tmp.";
@@ -169,7 +170,7 @@ void Snapshots::Insert(std::vector<int32_t> tokens, std::shared_ptr<const Snapsh
 }
 
 // A snapshot has the file NAME.state and, if it has outputs, NAME.outputs (the floats, then their
-// hash), which is written first.
+// hash). Write() writes NAME.outputs first, so that NAME.state exists only for complete snapshots.
 
 std::string Snapshots::NameOf(std::span<const int32_t> tokens) const {
   const uint64_t model = model_->fingerprint();
@@ -264,7 +265,7 @@ void Snapshots::Write(const std::string& name, const Snapshot& snapshot) {
   snapshot.state.Save(base.string() + kState, *model_);
 }
 
-// Requires mutex_.
+// Deletes the oldest snapshots if the files exceed options.folder_bytes. Requires mutex_.
 void Snapshots::Trim() {
   double sum = 0;
   for (const auto& [name, bytes] : files_) sum += bytes;

@@ -10,9 +10,9 @@
 // The memory is limited to options.bytes: the least recently used snapshots are dropped first. The
 // batcher, not this class, applies options.from. With a folder, snapshots survive the process: a
 // background thread writes each one atomically, and Find() loads those that are not in memory. Once
-// the files exceed options.folder_bytes, those written or loaded longest ago are deleted; finding a
-// snapshot in memory does not count. The constructor removes temporary files that killed processes
-// left. Not thread-safe, except for count() and bytes().
+// the files exceed options.folder_bytes, those written or loaded longest ago are deleted; a
+// snapshot found in memory does not count as loaded. The constructor removes temporary files that
+// killed processes left. Not thread-safe, except for count() and bytes().
 #ifndef LINNET_SERVER_SNAPSHOTS_H_
 #define LINNET_SERVER_SNAPSHOTS_H_
 
@@ -66,6 +66,7 @@ class Snapshots {
   // considered.
   Found Find(std::span<const int32_t> prompt);
 
+  // Adds the snapshot of `prefix`. An existing one stays unless it lacks outputs that this one has.
   void Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snapshot> snapshot);
 
   // Waits until all pending snapshots are written to the folder.

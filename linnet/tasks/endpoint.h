@@ -22,8 +22,8 @@
 
 namespace linnet::server {
 
-// Why a sequence ended: next() returned nullopt, the model has no position left, the request was
-// canceled, or an exception stopped it.
+// Why a sequence ended, in the order of the values: Work::next() returned nullopt, the model has no
+// position left, the request was canceled, or an exception stopped it.
 enum class Ended : uint8_t { kDone, kFull, kCancelled, kFailed };
 
 // Several sequences that continue one prompt. ended() is called on the worker's thread. next() and
@@ -105,6 +105,7 @@ struct Reply {
   std::shared_ptr<Pipe> pipe;
   std::shared_ptr<std::atomic<int>>
       status;  // HTTP status of an answer without events; 200 unless it failed
+  // The worker that computes the answer, and the request's number there, for Worker::Cancel().
   Worker* worker = nullptr;
   uint64_t request = 0;
 };
@@ -116,8 +117,8 @@ class Endpoint {
   virtual Reply Answer(const nlohmann::json& request, std::shared_ptr<Account> account) = 0;
 };
 
-// Typed access to the fields of a request. Throws InputError, naming the field, on a wrong type or
-// a value out of bounds.
+// Typed access to the fields of a request. A missing or null field has the value `otherwise`.
+// Throws InputError, naming the field, on a wrong type or a value outside [low, high].
 class Fields {
  public:
   // `names`: all fields that the object may have. Throws InputError if it has any other field (the
@@ -131,6 +132,7 @@ class Fields {
   bool Flag(const std::string& name, bool otherwise) const;
   double Number(const std::string& name, double otherwise, double low, double high) const;
   int64_t Integer(const std::string& name, int64_t otherwise, int64_t low, int64_t high) const;
+  // The field's JSON value. Throws InputError if the field is missing or null.
   const nlohmann::json& Value(const std::string& name) const;
 
  private:

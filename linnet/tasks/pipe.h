@@ -1,6 +1,6 @@
 // A queue for the pieces of an answer, from the threads that compute them to the thread that sends
 // them. Neither side waits, so a slow client does not delay the computation. The queue has no
-// maximum size; its reader checks size().
+// maximum size; its reader checks size() and cancels the request of a client that is too slow.
 //
 //   Pipe pipe;
 //   pipe.Push("data: ...\n\n");  pipe.Close();                    // some threads

@@ -28,7 +28,7 @@ namespace linnet {
 
 // The location of a data set.
 struct DatasetOptions {
-  // dir: a folder or file. name: a data set; if empty, it is detected from the files in dir.
+  // dir: a folder or a file. name: of the data set; if empty, detected from the files in `dir`.
   std::string dir, name;
   std::string split = "test";
 };
@@ -41,8 +41,9 @@ struct EvalOptions {
   uint64_t seed = 0;  // of generated test sequences
 };
 
-// Generated test sequence i uses stream kFreshStreams + i of its seed. A training run with the same
-// seed uses only streams near 0 (training) and near 2^64 (validation), so test sequences are new.
+// Generated test sequence i uses Philox stream kFreshStreams + i of EvalOptions::seed. A training
+// run with the same seed uses only streams near 0 (training) and near 2^64 (validation), so test
+// sequences are new.
 inline constexpr uint64_t kFreshStreams = uint64_t{1} << 62;
 
 struct Evaluation {
@@ -68,12 +69,12 @@ struct Task {
                          const EvalProgress& report) = nullptr;
 
   // Properties of a model, from its spec. DescribeTask() prepends the task's name to the first
-  // value. Null: only the name.
+  // value. If the pointer is null, DescribeTask() returns only the name.
   TaskLines (*describe)(const ModelSpec& spec) = nullptr;
 
   // The URL path of POST requests; null: models of the task cannot be served.
   const char* path = nullptr;
-  // Makes the endpoint at `path`; null if `path` is null.
+  // Makes the endpoint at `path`. The pointer is null if `path` is null.
   std::unique_ptr<server::Endpoint> (*endpoint)(std::vector<server::ServedModel> models,
                                                 const server::EndpointLimits& limits) = nullptr;
 };

@@ -43,12 +43,13 @@ kernels::cuda::Device Open() {
 
 struct CudaEngine::Impl {
   std::shared_ptr<const Model> model;
-  size_t batch = 0, position = 0, waiting = 0;
+  size_t batch = 0, position = 0, waiting = 0;  // waiting: unfolded keys of each sequence
   std::string device;
   CudaMemory memory;
   std::unique_ptr<CudaWeights<float>> f32;
   std::unique_ptr<CudaWeights<BFloat16>> bf16;
   std::vector<std::unique_ptr<CudaLane>> lanes;
+  // Buffers for copies from and to the GPU.
   std::vector<int32_t> tokens;
   std::vector<float> floats;
 
@@ -64,6 +65,7 @@ struct CudaEngine::Impl {
 
   bool narrow() const { return model->precision() != Precision::kF32; }
   size_t recent_keys() const { return model->packed().layout->fold_keys; }
+  // Bytes of an image.
   size_t pixels() const { return static_cast<size_t>(model->spec().input.max_length) + 1; }
 
   template <typename T>
@@ -268,6 +270,7 @@ std::vector<std::pair<std::string, double>> CudaEngine::ProfileStep() {
 
 double CudaEngine::StepBytes() const {
   const ModelSpec& spec = model().spec();
+  // Bytes of a number in s and the rows, and in the remainder of s (kernels/linear_step.h).
   const size_t number = impl_->narrow() ? 2 : 4, rest = impl_->narrow() ? 4 : 2;
   double sequence = 0;
   for (size_t l = 0; l < static_cast<size_t>(spec.stack.layers()); ++l) {

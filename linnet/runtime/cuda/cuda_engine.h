@@ -11,9 +11,9 @@
 //
 // Supported models: images with a mixture of logistics, causal linear attention with feature map
 // elu, in f32 or bf16. For other models the constructor throws an InputError that names the
-// unsupported part. In bf16, weights and the leading part of the states are rounded to bf16. So are
-// inputs and results of matrix products, except in the kernels for few sequences
-// (kernels/cuda/few.h). Norms, residuals and the head are fp32.
+// unsupported part. In bf16, weights and the leading part of the states (kernels/linear_step.h) are
+// rounded to bf16. So are inputs and results of matrix products, except in the kernels for few
+// sequences (kernels/cuda/few.h). Norms, residuals and the head are fp32.
 //
 // Errors: InputError if this build has no CUDA, if there is no usable GPU, or if its free memory is
 // too small (checked before anything is allocated); std::runtime_error if a GPU operation fails.

@@ -1,6 +1,6 @@
-// Runs CudaEngine on a GPU. As cuda_engine_on_executor_test, runs it on the CPU instead, with fewer
-// positions. In other builds, tests are skipped if there is no GPU. LINNET_MODEL names an image
-// model to test besides the random ones.
+// Two programs are built from this file. cuda_engine_test runs CudaEngine on a GPU, and skips its
+// tests if there is none. cuda_engine_on_executor_test runs it on the CPU, with fewer positions.
+// The variable LINNET_MODEL names an image model to test besides the random ones.
 #include "linnet/runtime/cuda/cuda_engine.h"
 
 #include <gtest/gtest.h>
@@ -86,6 +86,7 @@ class CudaEngineTest : public testing::Test {
     return cases;
   }
 
+  // The random tokens of all sequences at one position.
   static Tokens Column(const ModelSpec& spec, size_t batch, size_t position) {
     Tokens tokens(batch);
     for (size_t i = 0; i < batch; ++i) {
@@ -94,8 +95,8 @@ class CudaEngineTest : public testing::Test {
     }
     return tokens;
   }
-  // Steps both engines from position `from` on. Returns their largest difference, divided by the
-  // largest output.
+  // Steps both engines from position `from` on. Returns the largest difference of their outputs,
+  // divided by the largest output.
   template <class A, class B>
   static double Difference(size_t from, size_t steps, size_t batch, const Checkpoint& checkpoint,
                            const A& step_a, const B& step_b) {

@@ -19,13 +19,14 @@ namespace {
 using namespace kernels::cuda;
 using kernels::BFloat16;
 
-// Number of steps in the larger of the two graphs. The larger graph saves launches by the CPU, and
-// gaps between steps.
+// Number of steps in the larger of a lane's two CUDA graphs; the smaller has one step. The larger
+// graph saves launches by the CPU, and gaps between steps.
 constexpr size_t kManySteps = 8;
 
 // The kernels of few.h step a lane of up to this many sequences, if the model's sizes allow it.
 constexpr size_t kFewSequences = 16;
 
+// Kernels take their sizes as 32-bit numbers.
 unsigned Narrowed(size_t n) { return static_cast<unsigned>(n); }
 
 // Working memory per sequence: number of floats, and number of values of type T.
@@ -379,10 +380,11 @@ class Lane final : public CudaLane {
   DeviceBuffer<float> outputs_;    // [batch_, head.out]
   DeviceBuffer<T> in_, branch_;    // [batch_, d_], a branch's input and result
   DeviceBuffer<T> wide_, merged_;  // between the two products of a branch
+  // Uses the kernels of few.h.
   bool few_ = false;
   size_t slices_ = 0, few_branch_ = 0;    // groups of a feed-forward branch; floats of all groups
   DeviceBuffer<float> few_x_, few_sums_;  // [2, batch_, d_], [2, groups, batch_, d_]
-  Graph one_, many_;
+  Graph one_, many_;                      // 1 step, kManySteps steps
   Profile* profile_ = nullptr;
 };
 

@@ -37,7 +37,7 @@ struct CudaLayer {
 
 template <typename T>
 struct CudaWeights {
-  // Throws InputError for models that do not run on a GPU, naming the unsupported part.
+  // Throws InputError if the model does not run on a GPU. The message names the unsupported part.
   static void CheckRuns(const Model& model);
   // Bytes of a model's weights, from its spec alone.
   static size_t Bytes(const ModelSpec& spec);
@@ -47,7 +47,7 @@ struct CudaWeights {
   std::vector<CudaLayer<T>> layers;
   CudaNorm final_norm;
   CudaMatrix<float> head;
-  kernels::cuda::DeviceBuffer<float> values, positions, above;
+  kernels::cuda::DeviceBuffer<float> values, positions, above;  // as in Model::Packed
 };
 
 }  // namespace linnet

@@ -26,7 +26,7 @@ namespace linnet {
 struct CopyTask {
   int max_length = 128;  // n is uniform in [min_length, max_length)
   int symbols = 10;      // tokens to copy are 1 .. symbols
-  int min_length = 10;   // at most max_length - 1 is used
+  int min_length = 10;   // reduced to max_length - 1 if it is larger; at least 1
 
   int sequence_length() const { return 2 * max_length + 1; }
   int vocabulary() const { return symbols + 1; }

@@ -122,6 +122,7 @@ void CoupletLine::Allow(size_t at, std::span<const int32_t> used, std::span<floa
     if (Same(i, at)) {
       const float logit = logits[written];
       std::fill(logits.begin(), logits.end(), -INFINITY);
+      // Finite, so that the only allowed token can be drawn.
       logits[written] = std::max(logit, std::numeric_limits<float>::lowest());
       return;
     }
@@ -253,6 +254,7 @@ std::vector<CoupletAnswer> Search(Engine& engine, const CoupletLine& line, const
   return answers;
 }
 
+// Samples options.candidates second lines, and returns the distinct ones.
 std::vector<CoupletAnswer> Draw(Engine& engine, const CoupletLine& line, const Begun& begun,
                                 const CoupletOptions& options) {
   const size_t width = engine.output_size(), count = options.candidates;

@@ -66,7 +66,7 @@ class CoupletLine {
   bool Same(size_t i, size_t j) const;
 
   const CoupletTokens& tokens_;
-  std::vector<int32_t> read_;
+  std::vector<int32_t> read_;            // the tokens that the model reads, one per character
   std::vector<std::string> characters_;  // of the given line, not simplified
   std::vector<bool> punctuation_;
 };
@@ -94,7 +94,7 @@ class CoupletDraft {
   Philox rng_;
   bool rules_, done_ = false;
   std::vector<int32_t> tokens_;
-  std::vector<float> allowed_;
+  std::vector<float> allowed_;  // the outputs, with -infinity for tokens that are not allowed
   std::string last_;
   CoupletAnswer answer_;
 };

@@ -14,6 +14,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
+// Mean log-probability per character.
 double Score(const CoupletAnswer& answer) {
   return answer.log_probability / std::max<double>(1, static_cast<double>(answer.characters));
 }
@@ -30,11 +31,11 @@ ordered_json Object(const CoupletAnswer& answer) {
 struct Session {
   std::unique_ptr<CoupletLine> line;
   std::vector<CoupletDraft> drafts;
-  std::vector<CoupletAnswer> done;
-  size_t left = 0;
+  std::vector<CoupletAnswer> done;  // answers of the finished drafts
+  size_t left = 0;                  // number of drafts in progress
   bool cancelled = false, events = false;
   std::shared_ptr<std::atomic<int>> status = std::make_shared<std::atomic<int>>(200);
-  std::string model, first, why;
+  std::string model, first, why;  // first: the first line; why: message of an exception
   std::vector<std::string> unknown;
   std::shared_ptr<Pipe> pipe = std::make_shared<Pipe>();
   std::shared_ptr<Account> account;

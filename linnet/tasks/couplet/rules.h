@@ -16,7 +16,7 @@ bool IsPunctuation(char32_t c);
 struct CoupletRules {
   bool length = true;       // both lines have the same number of characters
   bool punctuation = true;  // both lines have the same punctuation at the same places
-  bool places = true;       // all other characters differ from the first line's at the same place
+  bool places = true;       // except punctuation, no character equals the first line's at its place
   bool repeats = true;      // the second line repeats a character only where the first repeats one
   bool mirrored = true;     // the second line repeats a character wherever the first repeats one
 

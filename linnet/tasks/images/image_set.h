@@ -51,8 +51,8 @@ const std::vector<ImageDataset>& ImageDatasets();
 const ImageDataset& FindImageDataset(const std::string& name);
 
 // Loads the named data set from `dir`. With an empty name, loads the data set whose files are in
-// `dir`; then throws InputError if there is no data set (the message lists the expected files) or
-// more than one. Also throws InputError if a file is missing or invalid.
+// `dir`, and throws InputError if `dir` has no data set (the message lists the expected files) or
+// several. Also throws InputError if a file is missing or invalid.
 ImageSet LoadImages(const std::string& name, const std::string& dir, Split split);
 
 // The distribution of the images' first bytes, [256]. Models do not predict the first byte of an

@@ -14,6 +14,7 @@
 namespace linnet {
 namespace {
 
+// The number of bytes of an image. Throws InputError for a model of another task.
 size_t Pixels(const Model& model) {
   const ModelSpec& spec = model.spec();
   if (!spec.image()) {
@@ -22,6 +23,7 @@ size_t Pixels(const Model& model) {
   return static_cast<size_t>(spec.input.max_length) + 1;
 }
 
+// The number of images in `images`. Throws InputError unless it is whole and at least 1.
 size_t Count(const Model& model, std::span<const uint8_t> images) {
   const size_t pixels = Pixels(model);
   if (images.empty() || images.size() % pixels != 0) {
@@ -44,6 +46,8 @@ Philox Draws(const SampleOptions& options, size_t index, size_t position) {
   return Philox(options.seed, options.first_stream + index, position);
 }
 
+// Draws from `probability` by inversion of its cumulative sum, with u in [0, 1). Because of
+// `last`, rounding cannot select a byte of probability 0.
 uint8_t DrawFirst(std::span<const float> probability, float u) {
   double left = 0;
   for (float p : probability) left += p;
@@ -63,8 +67,8 @@ uint8_t DrawNext(std::span<const float> outputs, Philox draws, const SampleOptio
                                            {options.temperature, options.reference_scale});
 }
 
-// Throws InputError unless byte `position` exists and `outputs` has the size of the outputs from
-// which the model predicts it (0 at position 0).
+// Throws InputError unless byte `position` exists and `outputs` has the right size: the head's
+// output size, or 0 at position 0, whose byte the model does not predict.
 void CheckOutputs(const Model& model, std::span<const float> outputs, size_t position) {
   if (position >= Pixels(model)) {
     throw InputError("there is no byte ", position, " in an image of ", Pixels(model), " bytes");

@@ -1,4 +1,5 @@
-// Draws images on a GPU and on the CPU. Skipped without a GPU. Must run in the source folder.
+// Compares the images that a GPU and the CPU draw with one seed. Skipped without a GPU. Must run in
+// the source folder.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -47,7 +48,8 @@ TEST(ImagesCudaTest, TheSameSeedDrawsTheSameImages) {
               << count << " images\n";
     EXPECT_EQ(kept, count * (pixels / 2));
     if (precision == Precision::kF32) {
-      // If rounding changes one byte, the rest of its image changes, too. So images are counted.
+      // If rounding changes one byte, the rest of its image changes, too. So the limit is on the
+      // number of images, not of bytes.
       EXPECT_LE(images, count / 2);
     }
     EXPECT_EQ(SampleImages(gpu, count, on_gpu), drawn) << "a second time";

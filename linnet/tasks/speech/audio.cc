@@ -125,8 +125,9 @@ void Check(const File& file, const SF_INFO& info, const std::string& label) {
                      " samples per second are not supported");
   }
   if (info.frames <= 0) throw InputError(label, ": contains no samples");
-  // libsndfile reads a truncated WAV without an error; only its log shows the truncation. Programs
-  // that write WAV to a pipe do not know the length; they write a placeholder near 2^31 or above.
+  // libsndfile reads a truncated WAV without an error; only its log shows the truncation. A length
+  // near 2^31 or above is accepted: programs that write WAV to a pipe do not know the length, and
+  // write such a placeholder.
   char log[4096] = "";
   sf_command(file.get(), SFC_GET_LOG_INFO, log, sizeof(log));
   const char* data = std::strstr(log, "\ndata : ");
@@ -147,7 +148,8 @@ void CheckRate(const SF_INFO& info, int rate, const std::string& label) {
   }
 }
 
-// Appends up to `most` further samples to `mono`; returns their number.
+// Appends up to `most` further samples to `mono`; returns their number. `piece` is a buffer for the
+// samples of all channels.
 size_t ReadMono(SNDFILE* file, size_t channels, size_t most, const std::string& label,
                 std::vector<float>& piece, std::vector<float>& mono) {
   piece.resize(most * channels);
@@ -174,7 +176,7 @@ Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int
   if (static_cast<double>(info.frames) > kLongest * info.samplerate) {
     throw InputError(label, ": is longer than a day");
   }
-  // Reads in pieces: the length in the header may be wrong, so memory for it is not allocated.
+  // Reads in pieces instead of allocating memory for the header's length, which may be wrong.
   std::vector<float> piece, mono;
   while (ReadMono(file.get(), static_cast<size_t>(info.channels), kPiece, label, piece, mono) > 0) {
   }
@@ -216,7 +218,7 @@ struct AudioReader::Source {
     read += count;
     if (count > 0) return;
     ended = true;
-    // The header of WAV data from a pipe may not give the length, so it is checked only for files.
+    // The header of WAV data from a pipe may lack the length, so only files are checked.
     if (info.seekable && read != static_cast<size_t>(info.frames)) {
       throw InputError(label, ": ends after ", read, " of ", info.frames, " samples");
     }

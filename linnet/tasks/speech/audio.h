@@ -15,7 +15,7 @@
 
 namespace linnet {
 
-// Reads a file in a format of libsndfile. Averages the channels and resamples (band-limited) to
+// Reads a file in any format of libsndfile. Averages the channels and resamples (band-limited) to
 // `rate`. Throws InputError on a file that is missing, empty, not audio, truncated or longer than a
 // day, and on samples that are not finite or larger than a million times full scale.
 Audio ReadAudio(const std::string& path, int rate);
@@ -60,7 +60,7 @@ class SoundCheck {
 
  private:
   float peak_ = 0;
-  size_t loud_ = 0, count_ = 0;
+  size_t loud_ = 0, count_ = 0;  // numbers of samples: at full scale, and in total
 };
 
 // Band-limited resampling. Rates must be in 1 .. 10,000,000 and their ratio at most 256.

@@ -33,8 +33,10 @@ struct Prefix {
   // Logarithms of two sums of path probabilities: over paths that end in a blank, and over paths
   // that end in a phone.
   double blank = kNever, label = kNever;
-  std::vector<size_t> frames = {};  // the phones' first frames on the most likely path
-  double seen = kNever;             // log-probability of the most likely path
+  // At each frame, up to three extensions give the prefix: a shorter prefix by its last phone, and
+  // the prefix itself by a blank or by its last phone. The most likely one determines `frames`.
+  std::vector<size_t> frames = {};  // the phones' first frames
+  double seen = kNever;             // log-probability of the most likely extension
 
   double total() const { return LogAdd(blank, label); }
 };

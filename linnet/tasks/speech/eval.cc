@@ -50,7 +50,7 @@ SpeechSet Load(const SpeechEvalOptions& options, const Model& model) {
   return set;
 }
 
-// The results of transcribing a set's recordings and comparing them with the reference phones.
+// The results of transcribing a set's recordings and comparing transcripts with reference phones.
 struct Hearing {
   ErrorRate errors;
   size_t heard = 0;                            // number of transcribed utterances

@@ -9,7 +9,7 @@
 // The steps for each window x [N] of samples, multiplied by 32,768 as in 16-bit audio:
 //   1. Subtract the mean.
 //   2. Pre-emphasis: x_i -= 0.97 x_{i-1}, where x_{-1} = x_0.
-//   3. Multiply by (0.5 - 0.5 cos(2 pi i / (N - 1)))^0.85.
+//   3. Multiply by Kaldi's Povey window, (0.5 - 0.5 cos(2 pi i / (N - 1)))^0.85.
 //   4. Pad with zeros to a power of two, and take the power spectrum.
 //   5. Sum over triangular bands of equal width on the mel scale, 1127 ln(1 + f / 700).
 //   6. Take the logarithm of max(sum, 2^-23).
@@ -25,7 +25,7 @@ namespace linnet {
 
 struct FilterbankOptions {
   int rate = 16'000;  // samples per second
-  int bins = 40;
+  int bins = 40;      // number of mel bands
   double window_ms = 25, step_ms = 10;
   double preemphasis = 0.97;
   double low = 20, high = 0;  // Hz; if high <= 0, it is added to half of the rate

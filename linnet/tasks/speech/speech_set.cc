@@ -48,7 +48,8 @@ std::string WithoutStress(std::string phone) {
   return phone;
 }
 
-// Converts texts and phones to indices, and collects unknown words.
+// Converts texts to phones and phones to indices, and collects unknown words. The constructor's
+// `phones` may still change until the first call of Indices().
 class Indexer {
  public:
   explicit Indexer(const std::vector<std::string>& phones) : phones_(phones) {}
@@ -110,6 +111,7 @@ const char* Part(SpeechSplit split) { return split == SpeechSplit::kTest ? "test
 // The speaker of an id: "fash" for "an4_clstk/fash/an251-fash-b".
 std::string SpeakerOf(const std::string& id) { return fs::path(id).parent_path().filename(); }
 
+// The validation speakers, chosen from the speakers of `ids` (SpeechSplit).
 std::set<std::string> HeldOut(const std::vector<std::string>& ids) {
   std::set<std::string> speakers, held;
   for (const std::string& id : ids) speakers.insert(SpeakerOf(id));

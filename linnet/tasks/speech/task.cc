@@ -1,4 +1,4 @@
-// Speech: the lines of `linnet info`. The evaluation needs the audio libraries (eval.h).
+// Speech: the lines of `linnet info`. The evaluation is in eval.h, as it needs the audio libraries.
 #include "linnet/tasks/task.h"
 #include "linnet/error.h"
 #include "linnet/model/spec.h"

@@ -23,8 +23,8 @@ FilterbankOptions BankOf(const ModelSpec& spec) {
 
 size_t Size(int n) { return static_cast<size_t>(n); }
 
-// The inputs [count, Inputs()] of `count` positions from position `first` on. Each position's input
-// is a stack of some of `frames` [N, bands].
+// The inputs [count, Inputs()] of `count` positions from position `first` on. A position's input is
+// spec.stack consecutive rows of `frames` [N, bands], or zeros beyond the ends (StackFrames()).
 std::vector<float> Stack(const SpeechSpec& spec, std::span<const float> frames, size_t first,
                          size_t count) {
   const size_t width = Size(spec.Inputs());
@@ -147,6 +147,7 @@ std::vector<float> Transcriber::LogProbabilities(const Audio& audio) {
     for (size_t i = Size(worker); i < windows.size(); i += workers) {
       const Window& window = windows[i];
       const size_t first = window.begin * stride, last = std::min(count, window.end * stride);
+      // The window's inputs are stacked from the frames `heard`, beginning at position `from`.
       std::vector<float> own;
       std::span<const float> heard = frames;
       size_t from = window.begin;
@@ -321,7 +322,7 @@ std::vector<Phone> PhoneStream::Read(std::span<const float> samples) {
 
 std::vector<Phone> PhoneStream::Finish() {
   Inside& in = *inside_;
-  // Pads the incomplete positions with frames of zeros, as at the end of a whole utterance.
+  // Pads the incomplete positions with frames of zeros, as StackFrames() does for whole audio.
   const std::vector<float> nothing(Size(in.spec.bands), 0.0f);
   const size_t wanted = PositionsOf(in.spec, in.frames);
   while (in.begun < wanted) in.Push(nothing);

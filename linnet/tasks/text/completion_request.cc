@@ -94,7 +94,7 @@ void RefuseUnsupported(const Fields& fields) {
       fields.Has("best_of")) {
     throw InputError("'best_of' other than 'n' is not supported");
   }
-  fields.Text("user", "");
+  fields.Text("user", "");  // checks the type; the value is ignored
 }
 
 }  // namespace

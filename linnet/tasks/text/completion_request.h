@@ -20,6 +20,7 @@ struct CompletionRequest {
   size_t n = 1;                               // sequences per prompt
   TextOptions options;
   std::optional<size_t> logprobs;  // number of the most likely tokens to report, at most 5
+  // usage: a stream ends with the numbers of tokens.
   bool stream = false, usage = false;
 };
 

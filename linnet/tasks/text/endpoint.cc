@@ -25,9 +25,9 @@ const char* Reason(TextEnd end) {
 struct Choice {
   TextDraft draft;
   std::optional<TokenScores> scores;  // if the request has logprobs
-  size_t prompt = 0;                  // number of tokens
-  std::string text = {};
-  const char* reason = nullptr;  // finish_reason; null until the text ends
+  size_t prompt = 0;                  // number of prompt tokens
+  std::string text = {};              // the text so far; unused with events
+  const char* reason = nullptr;       // finish_reason; null until the text ends
 
   ordered_json Object(size_t index, const std::string& shown, const char* why) {
     return {{"text", shown},
@@ -40,12 +40,12 @@ struct Choice {
 // The state of a running request. The batcher's thread uses it; engine threads use the choices, one
 // thread per choice at a time (Work::next).
 struct Session {
-  std::vector<Choice> choices;  // n for each prompt
-  size_t left = 0;
-  size_t trained = 0;  // number of positions in training
+  std::vector<Choice> choices;  // n for each prompt, in the order of the prompts
+  size_t left = 0;              // number of choices in progress
+  size_t trained = 0;           // number of positions in training
   bool events = false, usage = false;
   std::shared_ptr<std::atomic<int>> status = std::make_shared<std::atomic<int>>(200);
-  std::string model, id, why;
+  std::string model, id, why;  // why: message of an exception; empty if there was none
   int64_t created = 0;
   std::shared_ptr<Pipe> pipe = std::make_shared<Pipe>();
   std::shared_ptr<Account> account;
@@ -66,7 +66,7 @@ struct Session {
             {"total_tokens", prompt + written},
             {"prompt_tokens_details", {{"cached_tokens", account->known.load()}}}};
   }
-  // Adds a warning if a text is longer than the training sequences, which sine positions allow.
+  // Adds a warning if a text is longer than the training sequences; sine positions allow this.
   void WarnOfLength(size_t longest, ordered_json& answer) const {
     if (longest <= trained) return;
     answer["warning"] =
@@ -143,7 +143,7 @@ struct Session {
 
 // Makes one Work for each prompt. The draws of a choice depend only on the seed and on its index
 // among the choices of its prompt. So a prompt gets the same texts whether it is alone in a request
-// or with others.
+// or with others. The counts of prompt tokens leave out the token that begins a text.
 std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary,
                          const std::shared_ptr<Session>& session) {
   std::vector<Work> works;

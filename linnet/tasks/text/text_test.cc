@@ -35,8 +35,8 @@ TEST(Choice, FrequenciesMatchProbabilities) {
   EXPECT_NEAR(counts[3] / double{draws}, 25 / 30.0, 0.01);  // temperature 0.5 squares the weights
 }
 
-// With a vocabulary of thousands of tokens, Choose() with top_p draws only tokens that a selection
-// by sorting keeps, and draws the most likely token with the right frequency.
+// With a vocabulary of thousands of tokens, Choose() draws only tokens of the top-p set, which this
+// test computes by sorting, and draws the most likely token with the right frequency.
 TEST(Choice, TopPMatchesSorting) {
   std::vector<float> logits(8003);
   Philox values(3);
@@ -65,7 +65,7 @@ TEST(Choice, TopPMatchesSorting) {
         const int32_t token = Choose(logits, {.temperature = temperature, .top_p = top_p}, rng);
         ++counts[token], outside += kept.count(token) == 0;
       }
-      // Rounding may keep another token at the limit of top_p.
+      // Because of rounding, Choose() may keep one more token at the limit of top_p.
       EXPECT_LE(outside, kDraws / 1000u) << temperature << " " << top_p;
       const int32_t first = order[0].second;
       const double expected = kDraws * kept[first] / sum;
@@ -206,8 +206,8 @@ std::vector<std::string> Characters(const std::string& text) {
 }
 
 // Even with random weights, the second line is as long as the first and has the same punctuation.
-// Every other character differs from the first line's character at the same place. Two characters
-// of the second line are equal only if the first line's characters at these two places are equal.
+// All characters except punctuation differ from the first line's characters at the same places. Two
+// characters of the second line are equal only if the first line's at these two places are equal.
 TEST(CoupletWriter, KeepsTheRules) {
   Engine engine(RandomModel("couplet", "character"), {.threads = 1});
   CoupletWriter writer(engine);

@@ -12,7 +12,7 @@ using nlohmann::ordered_json;
 void TokenScores::Add(int32_t token, std::span<const float> outputs) {
   const float log_sum = LogSumExp(outputs);
   Score score{token, outputs[static_cast<size_t>(token)] - log_sum, text_.size(), {}};
-  // Sorts `top` by descending probability, and equally likely tokens by index.
+  // Keeps the top_ most likely tokens in score.top, by descending probability, ties by index.
   for (size_t i = 0; top_ > 0 && i < outputs.size(); ++i) {
     const float value = outputs[i] - log_sum;
     if (score.top.size() == top_ && !(value > score.top.back().second)) continue;
@@ -31,8 +31,9 @@ void TokenScores::Add(int32_t token, std::span<const float> outputs) {
 ordered_json TokenScores::Take(std::string_view shown) {
   ordered_json tokens = ordered_json::array(), log_probabilities = ordered_json::array(),
                tops = ordered_json::array(), offsets = ordered_json::array();
-  // Walks through `shown` and text_ in parallel: a character of `shown` is the same character of
-  // text_, or U+FFFD in place of an invalid byte of text_.
+  // Walks through `shown` and text_ in parallel, one character at a time: `there` is the character
+  // in `shown`; `here` is the same character in text_, or nullopt at a byte of invalid UTF-8, which
+  // `shown` replaces by U+FFFD.
   for (size_t at = 0; at < shown.size() && shown_ < text_.size(); ++position_) {
     const auto there = NextCodePoint(shown, at), here = NextCodePoint(text_, shown_);
     at += there ? there->bytes : 1;

@@ -1,4 +1,4 @@
-// The log-probabilities of a text's tokens, in the format of OpenAI's completions: `logprobs`.
+// The log-probabilities of a text's tokens, in the format of `logprobs` in OpenAI's completions.
 //
 //   TokenScores scores(vocabulary, /*top=*/2);
 //   scores.Add(token, outputs);                  // a drawn token, and the outputs it came from
@@ -34,10 +34,10 @@ class TokenScores {
   // Adds a drawn token. `outputs`: the head's outputs at the token before it.
   void Add(int32_t token, std::span<const float> outputs);
 
-  // Returns the tokens whose text begins in `shown`, the next piece of the text after the previous
-  // calls' pieces: whole characters, with U+FFFD for each byte of invalid UTF-8. text_offset is the
-  // index of a token's first character in the whole text. Tokens whose text is never shown, such as
-  // those of a stop string, are left out.
+  // Returns the scores of the tokens whose text begins in `shown`. `shown` is the next piece of the
+  // text, after the pieces of the previous calls: whole characters, with U+FFFD for each byte of
+  // invalid UTF-8. text_offset is the index of a token's first character in the whole text. Tokens
+  // whose text is never shown, such as those of a stop string, are left out.
   nlohmann::ordered_json Take(std::string_view shown);
 
  private:
@@ -52,7 +52,7 @@ class TokenScores {
   size_t top_;
   std::string text_;     // the bytes of all added tokens
   size_t shown_ = 0;     // number of bytes of text_ that calls of Take() have covered
-  size_t position_ = 0;  // the same in characters
+  size_t position_ = 0;  // shown_ in characters instead of bytes
   std::vector<Score> scores_;
   size_t taken_ = 0;  // number of scores_ that Take() has returned
 };
