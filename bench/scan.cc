@@ -113,8 +113,8 @@ class ScanCase {
       next(args.in.decay), next(args.in.erase), next(args.in.write);
     }
   }
-  // Reads every input and writes every output once: of the forward pass or, with `backward`, of
-  // both passes. With `past_caches`, the stores bypass the caches.
+  // Reads the inputs and writes the outputs of the forward pass (with `backward`, of both passes)
+  // once. With `past_caches`, the stores bypass the caches.
   void Stream(bool backward, bool past_caches) {
     for (const Buffer& x : in_) ReadAll(x);
     WriteAll(out_, past_caches);
@@ -227,7 +227,7 @@ class ScanCase {
   }
 
   ThreadPool& pool_;
-  const bool rows_;
+  const bool rows_;  // layout "row"
   const ScanShape shape_;
   const ScanOptions options_;
   const ScanWidths widths_;
@@ -333,12 +333,13 @@ class ScanMeasurement {
                        past_forward, past_both, spin},
                       options_.seconds);
     const double peak = pool_.size() * kernels::FmaFlops(kRounds) / median[9];
-    const double products =
-        2.0 * static_cast<double>(length * options_.heads * options_.dim * options_.dim) / peak;
+    const double operations =
+        2.0 * static_cast<double>(length * options_.heads * options_.dim * options_.dim);
     const char* const passes[] = {"forward", "forward+backward", "steps"};
     for (size_t pass : {0, 1, 2}) {
-      const size_t kind = pass == 1;  // steps have the forward's limit
-      const double limit = std::max(products * (kind ? policy.both : policy.forward),
+      const size_t kind = pass == 1;  // steps have the limit of the forward pass
+      const double flops = pass == 2 ? peak / pool_.size() : peak;  // steps run on one thread
+      const double limit = std::max(operations * (kind ? policy.both : policy.forward) / flops,
                                     std::min(median[5 + kind], median[7 + kind]));
       nlohmann::ordered_json with = {{"N", length},
                                      {"batch", 1},
@@ -348,7 +349,7 @@ class ScanMeasurement {
                                      {"threads", pass == 2 ? 1 : pool_.size()},
                                      {"precision", "f32"},
                                      {"isa", kernels::ActiveIsa()},
-                                     {"peak_gflops", peak / 1e9}};
+                                     {"peak_gflops", flops / 1e9}};
       if (pass < 2) with["to_causal_linear"] = median[pass] / median[3 + pass];
       if (pass == 2) with["to_forward"] = median[2] / median[0];
       records_.push_back({.name = StrCat("scan/", policy.name, "/", passes[pass]),

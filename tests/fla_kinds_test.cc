@@ -29,7 +29,7 @@ constexpr int kLayers = 3, kWidth = 24, kVocabulary = 61;
 
 // A language model with this mixer in every layer.
 ModelSpec SpecOf(MixerSpec mixer) {
-  const bool feeds = mixer.kind != "ssd";
+  const bool feeds = mixer.kind != "ssd";  // Mamba-2 has no feed-forward blocks
   const float eps = feeds ? 1e-6f : 1e-5f;
   mixer.output_norm_eps = eps;
   ModelSpec spec;
@@ -398,6 +398,7 @@ TEST(FlaKinds, RefuseOptionsByName) {
         {"use_short_conv", false, "use_short_conv = false is not supported"},
         {"num_householder", 0, "householders is 0"},
         {"num_householder", 2, "k_proj.weight' is F32 [18, 24]"},
+        {"num_heads", 0, "num_heads is 0; it must be at least 1"},
         {"num_v_heads", 4, "v_proj.weight' is F32 [72, 24]"},
         {"attn", {{"layers", {1}}}, "attn: num_heads is 0; it must divide hidden_size = 24"}}},
       {"hgrn",

@@ -180,6 +180,13 @@ class SpeechTest(unittest.TestCase):
         self.assertIn("noise.wav: not readable as audio", result.stderr)
         self.assertIn("10 utterances", result.stderr)
 
+    def test_stops_at_nan_weights(self):
+        out = self.dir / "diverged"
+        result = self.train("--steps", 20, "--lr", "1e30", "--clip", 0, "--out", out)
+        self.assertEqual(result.returncode, 1, result.stderr)
+        self.assertRegex(result.stderr, "is NaN or infinite (at|after) step")
+        self.assertFalse((out / "model.safetensors").exists())
+
     def test_refuses_invalid_settings(self):
         out = self.dir / "never"
         self.refused(run("train", "speech", "--out", out), "--data")

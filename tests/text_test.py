@@ -128,6 +128,12 @@ class TextTest(unittest.TestCase):
             self.assertEqual((stopped["text"], stopped["ended_by"]), (" sea", "stop"))
             self.assertEqual(run(*flags, "--seed", 3).stdout, run(*flags, "--seed", 3).stdout)
 
+    def test_warns_once_of_texts_longer_than_in_training(self):
+        for prompt, tokens, times in (("über", 10, 0), ("über", 100, 1), ("under a tree. " * 5, 100, 1)):
+            result = run("generate", self.models["byte"], "--prompt", prompt, "--max-tokens", tokens, "--seed", 1)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            self.assertEqual(result.stderr.count("was trained on 32 positions"), times, (prompt, tokens))
+
     def test_drafts_leave_the_text_as_it_is(self):
         flags = ["generate", self.models["byte"], "--prompt", "über the", "-n", 200, "--seed", 4, "--json"]
         plain = json.loads(run(*flags).stdout)
@@ -141,6 +147,8 @@ class TextTest(unittest.TestCase):
             self.assertLessEqual(found["accepted"], found["drafted"])
         self.refused(run(*flags, "--draft", self.models["character"]), "vocabulary")
         self.refused(run(*flags, "--draft", self.models["couplet"]), "couplet")
+        self.refused(run(*flags, "--draft", ""), "file")
+        self.assertNotEqual(run(*flags, "--draft-tokens", 3).returncode, 0)
 
     def test_byte_pairs(self):
         tokenizer = pathlib.Path("tests/golden/tokenizer/byte_level.json")

@@ -26,26 +26,26 @@ namespace linnet {
 class LINNET_API Drafter {
  public:
   virtual ~Drafter();
-  // Guesses up to `count` tokens that follow `text`, which is not empty. Ends early, or returns
-  // none, if it has no good guess; guesses beyond `count` are ignored. The model chooses each token
-  // by `choice` with the next random number of `rng`, so a drafter that draws in the same way
-  // guesses right more often. Consecutive calls usually extend the text; a drafter must accept any
-  // text.
+  // Guesses up to `count` tokens that follow `text`, which is not empty. Returns fewer, or none, if
+  // it has no good guess; guesses beyond `count` are ignored. The model chooses each token by
+  // `choice` with the next random number of `rng`, so a drafter that draws in the same way guesses
+  // right more often. Consecutive calls usually extend the text; a drafter must accept any text.
   virtual std::vector<int32_t> Guess(std::span<const int32_t> text, size_t count,
                                      const ChoiceOptions& choice, Philox rng) = 0;
 };
 // Draws from a small model, for a larger one. Throws InputError if their vocabularies differ. The
 // engine must outlive the drafter.
 LINNET_API std::unique_ptr<Drafter> MakeDrafter(Engine& small, const Model& large);
-// Repeats what followed the last occurrence of the text's last tokens (prompt lookup).
+// Guesses the tokens that followed the previous occurrence of the text's last four tokens (prompt
+// lookup).
 LINNET_API std::unique_ptr<Drafter> MakeRepeater();
 
 struct TextOptions {
   size_t tokens = 256;  // maximum number of tokens
   ChoiceOptions choice = {};
   uint64_t seed = 0, stream = 0;       // the random numbers are a function of both
-  std::vector<std::string> stop = {};  // stop words: the text ends before the first that occurs
-  // Called once, with the number of training positions, if TextWriter continues beyond them.
+  std::vector<std::string> stop = {};  // stop strings: the text ends before the first that occurs
+  // Called once, with the number of training positions, when the text continues beyond them.
   std::function<void(size_t)> beyond_training = {};
   // Speculative decoding: the drafter guesses tokens, and the model reads several in one pass. The
   // text is the same, to the byte, as without a drafter. Each pass with guesses copies the state,
@@ -54,7 +54,7 @@ struct TextOptions {
   size_t guesses = 2;  // maximum number of tokens guessed at a time
 };
 
-// Why a text ended: the maximum TextOptions::tokens is reached, a stop word was written, the model
+// Why a text ended: the maximum TextOptions::tokens is reached, a stop string occurred, the model
 // drew the end token, the model has no position left, or the reader returned false.
 enum class TextEnd { kTokens, kStop, kEndToken, kPositions, kReader };
 

@@ -160,8 +160,11 @@ TEST(Units, ParseSeconds) {
   EXPECT_EQ(ParseSeconds("90"), 90);
   EXPECT_EQ(ParseSeconds("15m"), 900);
   EXPECT_EQ(ParseSeconds("1.5h"), 5400);
-  for (const char* bad : {"", "h", "2 h", "-3", "1y", "nan"})
-    EXPECT_THROW(ParseSeconds(bad), Error);
+  EXPECT_EQ(ParseSeconds("0"), 0);
+  for (const char* bad : {"", "h", "2 h", " 2h", "-3", "+3", "1y", "nan", "1e3", "1e3s", "0x10",
+                          ".5h", ".", "5.", "5.h", "1.5.2h"})
+    EXPECT_THROW(ParseSeconds(bad), Error) << bad;
+  EXPECT_THROW(ParseSeconds(std::string(400, '9')), Error);
 }
 
 TEST(ProgressLine, OverwritesOnATerminalOnly) {
@@ -212,6 +215,7 @@ TEST(Utf8, ReplacesUnprintableCharacters) {
   EXPECT_EQ(Printable("x\xe2\x80\xae"
                       "y\xc2\x85"),
             "x?y?");
+  EXPECT_EQ(Printable("x\xd8\x9cy"), "x?y");  // U+061C, the Arabic letter mark
   EXPECT_FALSE(IsPrintable("\t"));
   EXPECT_TRUE(IsPrintable(""));
 }

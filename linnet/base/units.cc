@@ -1,7 +1,9 @@
 #include "linnet/base/units.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 
 #include "linnet/error.h"
 
@@ -51,15 +53,14 @@ std::string FormatCount(double count) { return WithPrefix(count, ""); }
 std::string FormatBytes(double bytes) { return WithPrefix(bytes, " ") + "B"; }
 
 double ParseSeconds(const std::string& text) {
-  size_t used = 0;
-  double value = -1;
-  try {
-    // Rejects leading spaces and hexadecimal numbers, which std::stod() accepts.
-    if (text.find_first_of("0123456789.") == 0 && text.find_first_of("xX") == std::string::npos) {
-      value = std::stod(text, &used);
-    }
-  } catch (const std::exception&) {
-    used = 0;
+  // Digits, or digits, a point and digits. std::strtod() would accept other forms too.
+  const auto digits_end = [&](size_t begin) {
+    return std::min(text.find_first_not_of("0123456789", begin), text.size());
+  };
+  size_t used = digits_end(0);
+  if (used > 0 && used < text.size() && text[used] == '.') {
+    const size_t end = digits_end(used + 1);
+    used = end > used + 1 ? end : 0;
   }
   const std::string unit = text.substr(used);
   const double scale = unit.empty() || unit == "s" ? 1
@@ -67,10 +68,11 @@ double ParseSeconds(const std::string& text) {
                        : unit == "h"               ? 3600
                        : unit == "d"               ? 86400
                                                    : -1;
-  if (used == 0 || scale < 0 || !(value >= 0) || !std::isfinite(value)) {
+  const double seconds = scale * std::strtod(text.substr(0, used).c_str(), nullptr);
+  if (used == 0 || scale < 0 || !std::isfinite(seconds)) {
     throw InputError("'", text, "' is not a duration; write e.g. 90, 90s, 15m or 2h");
   }
-  return value * scale;
+  return seconds;
 }
 
 }  // namespace linnet

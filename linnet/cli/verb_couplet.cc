@@ -75,7 +75,7 @@ void AddCouplet(CLI::App& app) {
       app, "couplet", "Answer the first line of a Chinese couplet",
       R"(Prints candidates, each with its score: the mean log-probability of a character, in nats
 (closer to 0 is more likely). Rules: A second line has as many characters as the first line and the
-same punctuation at the same places. Every other character differs from the first line's character
+same punctuation at the same places. All other characters differ from the first line's character
 at the same place. A second line repeats a character exactly where the first line repeats one.
 Traditional characters that the model does not know are read in their simplified form.)",
       R"(  linnet couplet models/couplet.safetensors 海上明月

@@ -426,11 +426,10 @@ consists of characters, give --characters. docs/from-fast-transformers.md lists 
                          "vocabulary (after linnet's 3 special tokens, if the model has them)")
             ->type_name("FILE"));
   about(verb->add_option("--context", choices.context,
-                         "Training length of a model without a position table, in tokens; for "
-                         "RWKV-7 it is 4096 if not given")
+                         "Training length of a model without a position table, in tokens "
+                         "(default: 1024; RWKV-7: 4096)")
             ->type_name("N")
-            ->check(Between(1, 1 << 24))
-            ->capture_default_str());
+            ->check(Between(1, 1 << 24)));
   about(verb->add_option("--width", choices.width,
                          "Width of the images, in pixels; not needed for 28 x 28 gray and 32 x 32 "
                          "RGB images")

@@ -190,9 +190,13 @@ void CopyStrided(const PickledTensor& tensor, size_t element, const std::byte* f
   for (uint64_t i = 0; i < numel; ++i) {
     std::memcpy(to + i * element, from + static_cast<size_t>(at) * element, element);
     for (size_t d = rank; d-- > 0;) {
-      at += tensor.stride[d];
-      if (++place[d] < tensor.shape[d]) break;
-      at -= tensor.stride[d] * place[d];
+      if (++place[d] < tensor.shape[d]) {
+        at += tensor.stride[d];
+        break;
+      }
+      // No overflow: CheckExtent() has checked this product. (The stride of an axis of size 1 may
+      // have any value.)
+      at -= tensor.stride[d] * (tensor.shape[d] - 1);
       place[d] = 0;
     }
   }

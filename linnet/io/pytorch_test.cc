@@ -206,6 +206,7 @@ TEST(PyTorch, StridesOffsetsAndSharedStorages) {
       {"plain", Rebuild(kSix, 0, {2, 3}, {3, 1})},
       {"transposed", Rebuild(kSix, 0, {3, 2}, {1, 3})},
       {"column", Rebuild(kSix, 1, {2, 1}, {3, 7})},
+      {"axes of size 1", Rebuild(kSix, 1, {1, 3, 1}, {INT64_MAX, 2, INT64_MAX})},
       {"tail", Rebuild(kSix, 4, {2}, {1})},
       {"scalar", Rebuild(kSix, 5, {}, {})},
       {"repeated", Rebuild(kSix, 2, {2, 2}, {0, 1})},
@@ -218,6 +219,7 @@ TEST(PyTorch, StridesOffsetsAndSharedStorages) {
   EXPECT_THAT(file.Get("plain").f32(), ElementsAre(1, 2, 3, 4, 5, 6));
   EXPECT_THAT(file.Get("transposed").f32(), ElementsAre(1, 4, 2, 5, 3, 6));
   EXPECT_THAT(file.Get("column").f32(), ElementsAre(2, 5));
+  EXPECT_THAT(file.Get("axes of size 1").f32(), ElementsAre(2, 4, 6));
   EXPECT_THAT(file.Get("tail").f32(), ElementsAre(5, 6));
   EXPECT_THAT(file.Get("scalar").f32(), ElementsAre(6));
   EXPECT_THAT(file.Get("repeated").f32(), ElementsAre(3, 4, 3, 4));

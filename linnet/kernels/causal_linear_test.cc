@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "linnet/base/larger_error.h"
 #include "linnet/kernels/causal_linear_ref.h"
 #include "linnet/kernels/test_util.h"
 
@@ -32,9 +33,7 @@ class Difference {
  public:
   void Add(const float* got, const Doubles& want) {
     for (size_t i = 0; i < want.size(); ++i) {
-      // The negated comparison also stores a NaN.
-      const double off = std::abs(got[i] - want[i]);
-      if (!(off <= largest_)) largest_ = off;
+      largest_ = LargerError(largest_, std::abs(got[i] - want[i]));
       scale_ = std::max(scale_, std::abs(want[i]));
     }
   }
@@ -43,6 +42,13 @@ class Difference {
  private:
   double largest_ = 0, scale_ = 0;
 };
+
+TEST(CausalLinearDifference, KeepsNan) {
+  const float got[] = {1, NAN, 1};
+  Difference difference;
+  difference.Add(got, {1, 1, 1});
+  EXPECT_TRUE(std::isnan(difference.relative()));
+}
 
 struct Problem {
   CausalLinearShape shape;

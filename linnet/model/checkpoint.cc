@@ -29,7 +29,7 @@ bool IsPyTorchs(std::span<const std::byte> bytes) {
 }
 
 // A BF16 tensor or an I8 matrix, converted to floats. An I8 matrix needs a scale for each row, and
-// may have a factor for each column (precision.h). The file stores both as F32 tensors.
+// may have a factor for each column (precision.h). Scales and factors are F32 tensors of the file.
 AlignedBuffer<float> Widened(const linnet::Tensor& tensor, const SafetensorsFile& file) {
   AlignedBuffer<float> wide(static_cast<size_t>(tensor.numel()));
   if (tensor.dtype == DType::kBF16) {

@@ -87,7 +87,7 @@ class Config {
     read_.insert(name);
     return fields_.contains(name) && !fields_[name].is_null();
   }
-  // The value of a field. otherwise: the value of an absent field.
+  // Returns the value of a field, or `otherwise` if the field is absent or null.
   int Int(const char* name, int otherwise) {
     if (!Has(name)) return otherwise;
     const json& value = fields_[name];
@@ -135,8 +135,8 @@ class Config {
     if (!Has(name) || !fields_[name].is_object()) Bad(name);
     return {StrCat(where_, ": ", name), fields_[name]};
   }
-  // Refuses a field that differs from `value`, the only value that linnet supports. otherwise: the
-  // value of an absent field.
+  // Refuses a field that differs from `value`, the only value that linnet supports. An absent field
+  // counts as `otherwise`.
   void MustBe(const char* name, bool value, bool otherwise) {
     if (Bool(name, otherwise) != value) Unsupported(name, !value);
   }
@@ -172,7 +172,7 @@ class Config {
     const json value = fields_.contains(name) ? fields_[name] : json();
     Refuse("'", name, "' cannot be ", Brief(value.dump()));
   }
-  // otherwise: the value of an absent option.
+  // Refuses an option. The message shows its value, or `otherwise` if the option is absent.
   [[noreturn]] void Unsupported(const char* name, const json& otherwise = {}) const {
     const bool given = fields_.contains(name) && !fields_[name].is_null();
     const json value = given ? fields_[name] : otherwise;
@@ -184,8 +184,9 @@ class Config {
   std::set<std::string, std::less<>> read_;
 };
 
-// Reads head sizes from expand_k and expand_v: the sizes of all heads together, divided by `width`
-// (hidden_size). `keys`, `values` and `heads` are defaults.
+// Reads head sizes from expand_k and expand_v: the total size of all heads' keys, and that of all
+// heads' values, each divided by `width` (hidden_size). `keys`, `values` and `heads` are the
+// defaults of expand_k, expand_v and num_heads.
 void ReadShares(Config& config, int width, double keys, double values, int heads,
                 MixerSpec& mixer) {
   mixer.heads = config.Int("num_heads", heads);
@@ -202,9 +203,10 @@ void ReadShares(Config& config, int width, double keys, double values, int heads
 }
 
 // Reads head sizes from head_dim. If num_v_heads > num_heads, heads share queries and keys. `dim`,
-// `heads` and `values` are defaults.
+// `heads` and `values` are the defaults of head_dim, num_heads and expand_v.
 void ReadHeadSizes(Config& config, int dim, int heads, double values, MixerSpec& mixer) {
   const int key_heads = config.Int("num_heads", heads);
+  if (key_heads < 1) config.Refuse("num_heads is 0; it must be at least 1");
   mixer.heads = config.Int("num_v_heads", key_heads);
   mixer.key_heads = mixer.heads == key_heads ? 0 : key_heads;
   mixer.query_dim = config.Int("head_dim", dim);
@@ -407,7 +409,8 @@ constexpr Kind kKinds[] = {
        config["state_size"] = mixer.query_dim;
        config["n_groups"] = mixer.key_heads > 0 ? mixer.key_heads : mixer.heads;
        config["conv_kernel"] = mixer.short_convolution;
-       config["layer_norm_epsilon"] = Rounded(mixer.output_norm_eps);  // transformers' norm_eps
+       // The transformers library's name for norm_eps.
+       config["layer_norm_epsilon"] = Rounded(mixer.output_norm_eps);
      }},
     {"kda", "kda", 4,
      [](Config& config, int, MixerSpec& mixer) {
@@ -457,6 +460,9 @@ MixerSpec ReadSoftmax(Config& attn, int width) {
     attn.Refuse("num_heads is ", heads, "; it must divide hidden_size = ", width);
   }
   const int key_heads = attn.Int("num_kv_heads", heads);
+  if (key_heads < 1 || heads % key_heads != 0) {
+    attn.Refuse("num_kv_heads is ", key_heads, "; it must divide num_heads = ", heads);
+  }
   attn.MustBe("qk_norm", false, false), attn.MustNotBeNull("rope_theta");
   return {.kind = "full",
           .window = attn.Int("window_size", 0),

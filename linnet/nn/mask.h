@@ -21,7 +21,7 @@ struct Mask {
   // Number of keys of each sequence: int64 [N], in 0 .. S; undefined: S.
   torch::Tensor lengths = {};
   // Number of queries of each sequence: int64 [N], in 0 .. L; undefined: L. Outputs at later
-  // positions are 0.
+  // positions are 0. For 'reformer', whose keys are its queries, later positions are not keys.
   torch::Tensor query_lengths = {};
   // True where a query may attend to a key: bool, broadcastable to [N, H, L, S]. Only for mixers
   // that compare all pairs ('full' and 'kernel').

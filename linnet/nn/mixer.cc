@@ -2,6 +2,7 @@
 
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -92,7 +93,8 @@ Mixer MakeMixer(const MixerSpec& spec) {
 
 Mixer MakeMixer(MixerSpec spec, const MixerSizes& sizes) {
   const auto narrow = [](int64_t size) {  // clamps to int; MakeMixer() then rejects the size
-    return static_cast<int>(std::min<int64_t>(size, std::numeric_limits<int>::max()));
+    using Int = std::numeric_limits<int>;
+    return static_cast<int>(std::clamp<int64_t>(size, Int::min(), Int::max()));
   };
   spec.heads = narrow(sizes.heads);
   spec.query_dim = narrow(sizes.query_dim);

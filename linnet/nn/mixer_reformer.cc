@@ -33,24 +33,31 @@ class ReformerAttentionImpl : public MixerImpl {
       throw InputError("attention 'reformer' uses its queries as keys and needs as many keys as ",
                        "queries; got ", q_in.size(1), " queries and ", k.size(1), " keys");
     }
-    // Zeros queries behind lengths, not query_lengths: queries behind query_lengths can be keys.
-    const Tensor q = Scaled(DropBehind(q_in, mask.lengths)), v = DropBehind(v_in, mask.lengths);
+    const Tensor lengths = LengthsOf(mask);
+    const Tensor q = Scaled(DropBehind(q_in, lengths)), v = DropBehind(v_in, lengths);
     LshOptions options = options_;
     options.causal = mask.causal;
     const Tensor planes = Planes(q);
-    if (!simple_) return DropQueries(ops::LshAttention(q, v, mask.lengths, planes, options), mask);
+    if (!simple_) return ops::LshAttention(q, v, lengths, planes, options);
     Tensor buckets = ops::LshBuckets(q, planes, options.buckets);
-    if (mask.lengths.defined()) {
-      const Tensor counts = Below(mask.lengths, q.size(1)).view({1, q.size(0), 1, -1});
+    if (lengths.defined()) {
+      const Tensor counts = Below(lengths, q.size(1)).view({1, q.size(0), 1, -1});
       buckets = buckets.masked_fill(counts.logical_not(), options.buckets);
     }
-    return DropQueries(ops::SimpleLshAttention(q, v, mask.lengths, ops::LshOrder(buckets), options),
-                       mask);
+    return ops::SimpleLshAttention(q, v, lengths, ops::LshOrder(buckets), options);
   }
 
   bool cross() const override { return false; }
 
  private:
+  // The number of positions of each sequence; undefined: L. Each position is a query and a key, so
+  // positions behind mask.lengths or mask.query_lengths are padding. Their outputs are 0.
+  static Tensor LengthsOf(const Mask& mask) {
+    if (!mask.query_lengths.defined()) return mask.lengths;
+    if (!mask.lengths.defined()) return mask.query_lengths;
+    return torch::minimum(mask.lengths, mask.query_lengths);
+  }
+
   // Scales q so that the scores are spec_.scale q . k, though the operations multiply q . k by
   // 1 / sqrt(D). Keys (q / |q|) and buckets do not depend on |q|, so this scales only the scores.
   Tensor Scaled(const Tensor& q) const {

@@ -63,10 +63,12 @@ TEST(LinearAttention, RefusesInvalidArguments) {
   EXPECT_THROW(LinearAttention(q[0], k[0], v[0]), Error);
   EXPECT_THROW(LinearAttention(q, k.narrow(1, 0, 0), v.narrow(1, 0, 0)), Error);
   EXPECT_THROW(LinearAttention(q, k.to(torch::kDouble), v), Error);
+  EXPECT_THROW(LinearAttention(q, k.to(torch::kMeta), v), Error);  // another device
+  EXPECT_THROW(LinearAttention(q, k, v.to(torch::kMeta)), Error);
   EXPECT_THROW(LinearAttention(q, k, v, torch::tensor({3, 4}, torch::kInt32)), Error);
   EXPECT_THROW(LinearAttention(q, k, v, torch::tensor({int64_t{3}})), Error);
   const Tensor lengths = torch::tensor({int64_t{3}, int64_t{4}});
-  EXPECT_THROW(LinearAttention(q, k, v, lengths.to(torch::kMeta)), Error);  // another device
+  EXPECT_THROW(LinearAttention(q, k, v, lengths.to(torch::kMeta)), Error);
   EXPECT_NO_THROW(LinearAttention(q, k, v, lengths));
 }
 
@@ -321,6 +323,12 @@ TEST(LshAttention, RefusesInvalidArguments) {
   refuses(q, v, {}, planes, {.buckets = 3, .chunk = 4}, "even");
   refuses(q, v, {}, planes, {.buckets = 4, .chunk = 0}, "chunks");
   refuses(q, v, torch::zeros({3}, torch::kInt64), planes, options, "lengths");
+  for (const torch::ScalarType type : {torch::kBFloat16, torch::kDouble}) {
+    refuses(q, v.to(type), {}, planes, options, "one type and device");
+    refuses(q, v, {}, planes.to(type), options, "one type and device");
+  }
+  refuses(q, v.to(torch::kMeta), {}, planes, options, "one type and device");
+  refuses(q, v, {}, planes.to(torch::kMeta), options, "one type and device");
 }
 
 }  // namespace

@@ -61,12 +61,25 @@ void Append(Tensors& tensors, const Norm& norm) {
   if (norm.defined()) tensors.insert(tensors.end(), {norm.weight, norm.bias});
 }
 
-void CheckProduct(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+// In fp32, the kernels read a weight as it is. In bf16, they convert it.
+void CheckParameters(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                     Precision precision) {
+  for (const Tensor& parameter : {weight, bias}) {
+    const bool fits = precision == Precision::kBf16 || parameter.scalar_type() == x.scalar_type();
+    if (fits && parameter.device() == x.device()) continue;
+    throw InputError("a product needs a weight and a bias on the device of x and, in fp32, of its ",
+                     "type; got x ", x.toString(), ", weight ", weight.toString(), " and bias ",
+                     bias.toString());
+  }
+}
+
+void CheckProduct(const Tensor& x, const Tensor& weight, const Tensor& bias, Precision precision) {
   if (x.dim() < 1 || weight.dim() != 2 || x.size(-1) != weight.size(1) ||
       bias.sizes() != weight.sizes().slice(0, 1)) {
     throw InputError("a product needs x [..., in], weight [out, in] and bias [out]; got ",
                      x.sizes(), ", ", weight.sizes(), " and ", bias.sizes());
   }
+  CheckParameters(x, weight, bias, precision);
 }
 
 }  // namespace
@@ -95,7 +108,7 @@ Tensors Linears(const Tensor& x, const Tensors& weights, const Tensors& biases, 
     throw InputError("Linears needs 1 to ", kMaxProducts,
                      " weights and as many biases; number of weights: ", weights.size());
   }
-  for (size_t i = 0; i < weights.size(); ++i) CheckProduct(x, weights[i], biases[i]);
+  for (size_t i = 0; i < weights.size(); ++i) CheckProduct(x, weights[i], biases[i], precision);
   if (norm_before.rms()) return Linears(Normalize(x, norm_before), weights, biases, precision);
   if constexpr (kHasFused) {
     if (Fused(x)) {
@@ -114,7 +127,9 @@ Tensors Linears(const Tensor& x, const Tensors& weights, const Tensors& biases, 
 
 Tensors NarrowLinears(const Tensor& x, const Tensors& weights, const Tensors& biases,
                       const Norm& norm_before) {
-  for (size_t i = 0; i < weights.size(); ++i) CheckProduct(x, weights[i], biases[i]);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    CheckProduct(x, weights[i], biases[i], Precision::kBf16);
+  }
   return Bf16Linears(Normalize(x, norm_before), weights, biases, /*narrow=*/true);
 }
 
@@ -125,7 +140,7 @@ Tensor Linear(const Tensor& x, const Tensor& weight, const Tensor& bias, Precisi
 
 Tensor Project(const Tensor& a, const Tensor& weight, const Tensor& bias, const Tensor& residual,
                const Norm& norm_after, Precision precision) {
-  CheckProduct(a, weight, bias);
+  CheckProduct(a, weight, bias, precision);
   if (residual.sizes() != at::IntArrayRef(WithLast(a, weight.size(0)))) {
     throw InputError("a residual of shape ", residual.sizes(), " does not fit the product of a ",
                      a.sizes(), " and weight ", weight.sizes());
@@ -154,12 +169,13 @@ Tensor Activate(kernels::Activation activation, const Tensor& x) {
 
 Tensor FeedForward(const Tensor& x, const Tensor& weight1, const Tensor& bias1,
                    const Tensor& weight2, const Tensor& bias2, const FeedForwardOptions& options) {
-  CheckProduct(x, weight1, bias1);
+  CheckProduct(x, weight1, bias1, options.precision);
   if (weight2.dim() != 2 || weight2.size(0) != x.size(-1) || weight2.size(1) != weight1.size(0) ||
       bias2.sizes() != x.sizes().slice(x.dim() - 1)) {
     throw InputError("feed-forward weights ", weight1.sizes(), " and ", weight2.sizes(),
                      ", or their biases, do not fit rows of ", x.size(-1), " elements");
   }
+  CheckParameters(x, weight2, bias2, options.precision);
   if (options.norm_before.rms() || options.norm_after.rms()) {
     const Tensor hidden = Linear(x, weight1, bias1, options.precision, options.norm_before);
     return Project(Activate(options.activation, hidden), weight2, bias2, x, options.norm_after,

@@ -249,5 +249,29 @@ TEST(LayerRows, RefuseInvalidArguments) {
   EXPECT_THROW(FeedForward(x, weight, bias, Weight(8, 4), Random({8}), {}), Error);
 }
 
+// A kernel would read a narrower weight past its end.
+TEST(LayerRows, RefuseParametersOfAnotherTypeOrDevice) {
+  const Tensor x = Random({4, 8}), weight = Weight(3, 8), bias = Random({3});
+  const Tensor residual = Random({4, 3}), second = Weight(8, 3), second_bias = Random({8});
+  const auto refuses = [&](const auto& other, Precision precision) {
+    const auto linear = [&](const Tensor& w, const Tensor& b) { Linear(x, w, b, precision); };
+    EXPECT_THROW(linear(other(weight), bias), Error);
+    EXPECT_THROW(linear(weight, other(bias)), Error);
+    EXPECT_THROW(Project(x, other(weight), bias, residual, {}, precision), Error);
+    const auto block = [&](const Tensor& w1, const Tensor& w2, const Tensor& b2) {
+      FeedForward(x, w1, bias, w2, b2, {.precision = precision});
+    };
+    EXPECT_THROW(block(other(weight), second, second_bias), Error);
+    EXPECT_THROW(block(weight, other(second), second_bias), Error);
+    EXPECT_THROW(block(weight, second, other(second_bias)), Error);
+  };
+  for (const torch::ScalarType type : {torch::kBFloat16, torch::kDouble}) {
+    refuses([&](const Tensor& t) { return t.to(type); }, Precision::kFp32);
+  }
+  for (const Precision precision : {Precision::kFp32, Precision::kBf16}) {
+    refuses([](const Tensor& t) { return t.to(torch::kMeta); }, precision);
+  }
+}
+
 }  // namespace
 }  // namespace linnet::ops

@@ -60,10 +60,10 @@ Tensor LinearAttention(const Tensor& q, const Tensor& k, const Tensor& v, const 
         "got q ",
         q.sizes(), ", k ", k.sizes(), ", v ", v.sizes());
   }
-  if (k.scalar_type() != q.scalar_type() || v.scalar_type() != q.scalar_type()) {
-    throw InputError("linear attention: q, k and v must be of one type; got ",
-                     c10::toString(q.scalar_type()), ", ", c10::toString(k.scalar_type()), ", ",
-                     c10::toString(v.scalar_type()));
+  if (k.scalar_type() != q.scalar_type() || v.scalar_type() != q.scalar_type() ||
+      k.device() != q.device() || v.device() != q.device()) {
+    throw InputError("linear attention needs q, k and v of one type and device; got q ",
+                     q.toString(), ", k ", k.toString(), ", v ", v.toString());
   }
   CheckLengths("linear attention", lengths, q);
   if constexpr (kHasFused) {

@@ -170,6 +170,11 @@ void Check(const Tensor& q, const Tensor& v, const Tensor& lengths, const Tensor
     throw InputError("LSH attention: planes must be [rounds, D, buckets / 2], with D = ", q.size(3),
                      " and ", options.buckets, " buckets; got ", planes.sizes());
   }
+  for (const Tensor& x : {v, planes}) {
+    if (x.scalar_type() == q.scalar_type() && x.device() == q.device()) continue;
+    throw InputError("LSH attention needs q, v and planes of one type and device; got q ",
+                     q.toString(), ", v ", v.toString(), ", planes ", planes.toString());
+  }
   CheckLengths("LSH attention", lengths, q);
 }
 

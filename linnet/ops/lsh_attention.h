@@ -39,7 +39,8 @@ torch::Tensor LshBuckets(const torch::Tensor& q, const torch::Tensor& planes, in
 // undefined: positions from lengths[n] on are sorted to the end and masked as keys, and their
 // outputs are 0. Any L and strides. In fp32 on the CPU, runs the fused kernel, which does not copy
 // q and v for each round and has first derivatives only; elsewhere the plain form (unfused libtorch
-// operations). `planes` get no gradient. Throws InputError on shapes that do not match.
+// operations). `planes` get no gradient. Throws InputError on shapes, types or devices that do
+// not match.
 torch::Tensor LshAttention(const torch::Tensor& q, const torch::Tensor& v,
                            const torch::Tensor& lengths, const torch::Tensor& planes,
                            const LshOptions& options);

@@ -20,8 +20,8 @@ struct ChildResult {
 // Runs a program and waits for it. Looks for it beside this executable, then on the PATH; "" runs
 // this executable itself. The child inherits stderr and does not outlive this process. Passes
 // SIGINT, SIGTERM and SIGHUP on to the child, then throws Interrupted (program.h) once the child
-// has ended. Throws InputError if the program cannot be started. Call it from the main thread, one
-// child at a time.
+// has ended. Throws InputError if the program cannot be started, and RuntimeError if the system
+// refuses a pipe or a process. Call it from the main thread, one child at a time.
 ChildResult RunChild(const std::string& program, const std::vector<std::string>& arguments);
 
 // Call this after the last child has ended: from then on, SIGINT, SIGTERM and SIGHUP end this

@@ -23,7 +23,8 @@ inline constexpr int kStopped = 130;
 // all children have ended. Passes SIGINT, SIGTERM and SIGHUP on to the children; children do not
 // outlive this process. Each child first calls StopAtSignals() (signals.h). A child fails if it
 // exits with a code other than 0 and kStopped; the other children are then killed. Throws
-// RuntimeError if a signal that was not passed on ended a child. Call it from the main thread,
+// InputError unless `count` is 1 to 1024, and RuntimeError if a process cannot be started (no child
+// is then left) or if a signal that was not passed on ended a child. Call it from the main thread,
 // before the process has other threads.
 Forks Fork(int count);
 

@@ -10,8 +10,8 @@ namespace {
 
 constexpr long kSame = 500;  // ms; a signal so soon after the first may be a copy and is ignored
 
-std::atomic<bool> asked{false};
-std::atomic<long> asked_at{0};  // Milliseconds() of the first signal
+constexpr long kNever = -1;
+std::atomic<long> asked_at{kNever};  // Milliseconds() of the first signal
 
 long Milliseconds() {
   timespec now = {};
@@ -27,11 +27,8 @@ void Die(int signal) {
 
 void Stop(int signal) {
   const long now = Milliseconds();
-  if (!asked.exchange(true)) {
-    asked_at = now;
-  } else if (now - asked_at >= kSame) {
-    Die(signal);
-  }
+  long first = kNever;  // one operation sets and tests asked_at: another signal may interrupt this
+  if (!asked_at.compare_exchange_strong(first, now) && now - first >= kSame) Die(signal);
 }
 
 }  // namespace
@@ -59,7 +56,7 @@ void HandleEndSignals(void (*handler)(int)) {
 
 void DieAtSignals() { HandleEndSignals(Die); }
 void StopAtSignals() { HandleEndSignals(Stop); }
-bool StopAsked() { return asked; }
+bool StopAsked() { return asked_at != kNever; }
 
 SignalsHeld::SignalsHeld() {
   sigset_t signals;

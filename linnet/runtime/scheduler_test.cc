@@ -12,6 +12,7 @@
 #include "linnet/error.h"
 #include "linnet/model/checkpoint.h"
 #include "linnet/rng.h"
+#include "linnet/runtime/test_models.h"
 
 namespace linnet {
 namespace {
@@ -129,6 +130,34 @@ TEST(Scheduler, ContinuesFromAState) {
   }
   EXPECT_EQ(seen[0].outputs, want);
   EXPECT_EQ(seen[1].outputs, want);
+}
+
+// The memory for states is allocated once, whatever the capacity of the states of requests.
+TEST(Scheduler, StatesOfLargerCapacityTakeNoMoreMemory) {
+  ModelSpec spec = LongCopy();
+  spec.stack.mixer().kind = "full";
+  const TestModel of(spec);
+  Engine engine(of.model, {.threads = 1});
+  const size_t bytes = engine.NewState(1).bytes();
+  State state = engine.NewState(1);
+  engine.Prefix(state, of.RandomTokens(400, 0), 400, {});
+  state.Reset();
+  engine.Prefix(state, of.RandomTokens(9, 1), 9, {});
+  ASSERT_GT(state.bytes(), bytes);
+  Scheduler scheduler(engine, {.sequences = 2});
+  Seen seen;
+  Request request = Asking({1}, 1, seen);
+  request.from = std::make_shared<State>(state.Clone());
+  size_t running = 0;
+  request.passed = [&](State its, std::span<const float>) { running = its.bytes(); };
+  ASSERT_TRUE(scheduler.Submit(std::move(request)));
+  while (scheduler.Run()) {
+  }
+  EXPECT_EQ(running, bytes);
+  Floats want(engine.output_size());
+  engine.Step(state, Tokens{1}, want);
+  EXPECT_EQ(seen.outputs, want);
+  EXPECT_EQ(seen.why, Finished::kEnded);
 }
 
 // Requests that continue from the states given to `passed` get the same bits as a request with the

@@ -117,9 +117,10 @@ void StateData::Copy(const StateData& other, size_t from, size_t to) {
   if (capacity == other.capacity) {
     std::copy_n(source, per_sequence(), target);
   } else {
-    layout->Move(source, other.capacity, target, capacity, other.positions[from]);
+    layout->Move(source, other.capacity, target, capacity,
+                 std::min({other.positions[from], other.capacity, capacity}));
   }
-  std::copy_n(other.recent.data() + from * other.tokens(), other.tokens(),
+  std::copy_n(other.recent.data() + from * other.tokens(), std::min(other.tokens(), tokens()),
               recent.data() + to * tokens());
 }
 
@@ -226,7 +227,7 @@ void State::Assign(size_t sequence, const State& other) {
   if (other.batch() != 1 || data_->model != other.data_->model) {
     throw InputError("Assign() takes a state of one sequence, of the same model");
   }
-  data_->Reserve(other.data_->capacity);
+  data_->Reserve(other.position());
   data_->Copy(*other.data_, 0, sequence);
 }
 

@@ -40,7 +40,7 @@ struct StateData {
   void Reset(size_t sequence);
   // Grows caches to at least this many positions.
   void Reserve(size_t positions);
-  // Copies sequence `from` of `other`, whose capacity must not be larger, to index `to`.
+  // Copies sequence `from` of `other`, whose position must not exceed this capacity, to index `to`.
   void Copy(const StateData& other, size_t from, size_t to);
   StateData Select(std::span<const size_t> sequences) const;
 

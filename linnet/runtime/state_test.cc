@@ -51,6 +51,33 @@ TEST(State, SequencesAtDifferentPositionsStepTogether) {
   }
 }
 
+// Assign() takes over the positions that were read, not the capacity of the other state.
+TEST(State, AssignGrowsOnlyForThePositions) {
+  for (const char* kind : {"full", "reformer"}) {  // a cache; kept tokens
+    SCOPED_TRACE(kind);
+    ModelSpec spec = LongCopy();
+    spec.stack.mixer().kind = kind;
+    const TestModel of(spec);
+    Engine engine(of.model, {.threads = 1});
+    const size_t width = engine.output_size();
+    State grown = engine.NewState(1), two = engine.NewState(2);
+    const size_t before = two.bytes();
+    engine.Prefix(grown, of.RandomTokens(400, 0), 400, {});
+    ASSERT_GT(grown.bytes(), before / 2);
+    for (const size_t read : {7, 400}) {
+      grown.Reset();
+      engine.Prefix(grown, of.RandomTokens(read, 1), read, {});
+      two.Assign(1, grown);
+      EXPECT_EQ(two.position(1), read);
+      EXPECT_EQ(two.bytes() > before, read == 400);
+      Floats out(width), want(width);
+      engine.Step(two, std::vector<size_t>{1}, Tokens{3}, out);
+      engine.Step(grown, Tokens{3}, want);
+      EXPECT_EQ(out, want);
+    }
+  }
+}
+
 // Pieces of unequal length give the same bits in outputs and states, whether the engine reads them
 // together or one by one.
 TEST(State, PiecesOfUnequalLengthAreReadTogether) {

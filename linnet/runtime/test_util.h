@@ -7,9 +7,11 @@
 #include <filesystem>
 #include <list>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "linnet/io/file.h"
 #include "linnet/model.h"
 #include "linnet/model/checkpoint.h"
 #include "linnet/model/spec.h"
@@ -18,16 +20,12 @@
 
 namespace linnet {
 
-// With unit "character", the vocabulary is `characters`: letters, two punctuation marks and four
-// Chinese characters.
-inline std::shared_ptr<const Model> RandomModel(
-    const std::string& task, const std::string& unit, int max_length = 40, uint64_t seed = 11,
-    const std::string& characters = "abcdefghijkl，。海上明月", const MixerSpec& mixer = {}) {
+inline std::shared_ptr<const Model> RandomModel(const std::string& task, const TextSpec& text,
+                                                int max_length, uint64_t seed = 11,
+                                                const MixerSpec& mixer = {}) {
   ModelSpec spec;
   spec.task = task, spec.head.kind = HeadKind::kCategorical,
   spec.input.positions = Positions::kAdded, spec.head.tied = true;
-  TextSpec text;
-  if (unit == "character") text = {TextUnit::kCharacter, characters};
   spec.part = text;
   spec.input.vocabulary = spec.head.classes = static_cast<int>(Vocabulary(text).size());
   spec.stack.mixer() = mixer;
@@ -48,6 +46,23 @@ inline std::shared_ptr<const Model> RandomModel(
   auto model = Model::Open(path);
   std::filesystem::remove(path);
   return model;
+}
+
+// With unit "character", the vocabulary is `characters`: letters, two punctuation marks and four
+// Chinese characters.
+inline std::shared_ptr<const Model> RandomModel(
+    const std::string& task, const std::string& unit, int max_length = 40, uint64_t seed = 11,
+    const std::string& characters = "abcdefghijkl，。海上明月", const MixerSpec& mixer = {}) {
+  TextSpec text;
+  if (unit == "character") text = {TextUnit::kCharacter, characters};
+  return RandomModel(task, text, max_length, seed, mixer);
+}
+
+// A byte-pair vocabulary whose texts begin with two tokens.
+inline TextSpec TwoTokensBegin() {
+  auto tokenizer = nlohmann::json::parse(ReadFile("tests/golden/tokenizer/byte_fallback.json"));
+  tokenizer["post_processor"]["special_tokens"]["<s>"]["ids"] = {1, 1};
+  return Vocabulary::OfTokenizer(tokenizer.dump(), /*end=*/-1, "test").Save();
 }
 
 }  // namespace linnet

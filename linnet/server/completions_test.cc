@@ -87,6 +87,25 @@ TEST_F(Completions, OfSeveralPromptsAreThoseOfEachAlone) {
   EXPECT_EQ(ends, std::vector<int>(alone.size(), 1));
 }
 
+TEST(Usage, LeavesOutTheTokensThatBeginAText) {
+  const TextSpec text = TwoTokensBegin();
+  const Vocabulary vocabulary(text);
+  ASSERT_EQ(vocabulary.begin().size(), 2u);
+  const std::string prompt = "Before we proceed any further, hear me speak.";
+  const size_t tokens = vocabulary.Encode(prompt).size();
+  BatcherOptions batcher{.threads = 1, .sequences = 1};
+  batcher.snapshots.from = 1;
+  RunningServer server(batcher, {}, RandomModel("text", text, 2000));
+  for (const size_t cached : {size_t{0}, tokens}) {
+    const httplib::Result result =
+        server.Complete({{"prompt", prompt}, {"max_tokens", 3}, {"seed", 7}});
+    ASSERT_TRUE(result && result->status == 200) << (result ? result->body : "no answer");
+    const json usage = json::parse(result->body)["usage"];
+    EXPECT_EQ(usage["prompt_tokens"], tokens);
+    EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], cached);
+  }
+}
+
 TEST_F(Completions, PromptsAreTextOrTokens) {
   const std::vector<std::string> want = Texts(Complete({{"prompt", {"ab", "海"}}}));
   EXPECT_EQ(Texts(Complete({{"prompt", {TokensOf("ab"), TokensOf("海")}}})), want);

@@ -23,8 +23,9 @@ namespace linnet::server {
 // A server of a text model, on a separate thread.
 class RunningServer {
  public:
-  RunningServer(const BatcherOptions& batcher, ServerOptions options)
-      : batcher_(new Batcher(RandomModel("text", "byte", 2000), batcher)),
+  RunningServer(const BatcherOptions& batcher, ServerOptions options,
+                const std::shared_ptr<const Model>& model = RandomModel("text", "byte", 2000))
+      : batcher_(new Batcher(model, batcher)),
         server_(Models(batcher_), WithAnyPort(std::move(options))),
         port_(server_.Bind()),
         thread_([this] { server_.Run(); }) {}

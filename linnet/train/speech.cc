@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <mutex>
 #include <numeric>
 #include <optional>
@@ -25,7 +26,7 @@ namespace {
 using torch::Tensor;
 
 constexpr int kSampleRate = 16'000;
-constexpr size_t kPool = 8;   // batches per pool of utterances sorted by length
+constexpr size_t kPool = 8;   // Shuffle() sorts the utterances of this many batches by length
 constexpr size_t kNamed = 5;  // maximum number of utterances that a remark names
 
 // An utterance, at one speed or several.
@@ -141,7 +142,7 @@ class SpeechTask : public Task {
     }
     const Batch batch = MakeBatch(picked, network.device());
     const Tensor nats = Nats(network, batch);
-    const Tensor fits = nats.detach().isfinite();
+    const Tensor fits = Fits(nats.detach());
     const Tensor value =
         torch::where(fits, nats, torch::zeros_like(nats)).sum() / static_cast<double>(phones);
     const Tensor skipped = nats.size(0) - fits.sum();
@@ -160,7 +161,7 @@ class SpeechTask : public Task {
       const Batch batch = MakeBatch(picked, network.device());
       Tensor log_probs;
       const Tensor nats = Nats(network, batch, &log_probs);
-      sum += torch::where(nats.isfinite(), nats, torch::zeros_like(nats)).sum().item<double>();
+      sum += torch::where(Fits(nats), nats, torch::zeros_like(nats)).sum().item<double>();
       const Tensor there = log_probs.to(torch::kCPU).contiguous();
       const size_t classes = Size(spec_.head.classes);
       for (size_t n = 0; n < picked.size(); ++n) {
@@ -255,7 +256,7 @@ class SpeechTask : public Task {
     }
     size_t positions = SIZE_MAX, needed = example.phones.size();
     for (const auto& frames : example.frames) positions = std::min(positions, Positions(frames));
-    for (size_t p = 1; p < example.phones.size(); ++p) {
+    for (size_t p = 1; p < example.phones.size(); ++p) {  // CTC needs a blank between equal phones
       needed += example.phones[p] == example.phones[p - 1];
     }
     if (needed == 0) return StrCat(utterance.id, ": has no phones");
@@ -384,6 +385,10 @@ class SpeechTask : public Task {
             torch::tensor(phone_lengths).to(device)};
   }
 
+  // Whether the frames are enough for the phones: if not, CTC is infinite. A NaN stays in the loss,
+  // so that training stops.
+  static Tensor Fits(const Tensor& nats) { return nats != std::numeric_limits<double>::infinity(); }
+
   static Tensor Nats(nn::Network& network, const Batch& batch, Tensor* kept = nullptr) {
     auto& model = dynamic_cast<nn::SpeechModelImpl&>(network);
     const Tensor log_probs = torch::log_softmax(model.forward(batch.frames, batch.lengths), 2);
@@ -394,7 +399,7 @@ class SpeechTask : public Task {
   TrainConfig config_;
   size_t bands_;
   ModelSpec spec_;
-  std::string name_, names_;
+  std::string name_, names_;  // of the data set; of the phones, separated by spaces
   std::vector<Example> train_, validation_;
   Statistics corpus_;
   double seconds_ = 0;

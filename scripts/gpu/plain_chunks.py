@@ -10,6 +10,7 @@ positions, and a running sum of the chunks' states between them. Prints JSON rec
 
 import argparse
 import json
+import sys
 
 import torch
 
@@ -17,7 +18,7 @@ CHUNK = 64
 
 
 def attention(q, k, v, fused):
-    """Returns [N, H, L, M] for q, k [N, H, L, D] and v [N, H, L, M]; fused: with elu + 1 and the normalizer."""
+    """Returns [N, H, L, M] for q, k [N, H, L, D] and v [N, H, L, M]; fused: with elu + 1 and the division."""
     if fused:
         q, k = torch.nn.functional.elu(q) + 1, torch.nn.functional.elu(k) + 1
         v = torch.cat([v, torch.ones_like(v[..., :1])], -1)
@@ -70,7 +71,7 @@ def main():
             compiled(q, k, v, True)
             yield "compiled", compiled
         except Exception as error:  # torch.compile does not work here
-            print(f"torch.compile: {str(error).splitlines()[0][:100]}")
+            print(f"torch.compile: {str(error).splitlines()[0][:100]}", file=sys.stderr)
 
     records = []
     for name, form in compiled_or_plain():

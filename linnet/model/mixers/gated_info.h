@@ -1,5 +1,5 @@
-// The MixerInfo of a gated recurrence (model/gated.h), with the fields that all of these kinds
-// share.
+// Makes the MixerInfo of a gated recurrence (model/gated.h). Sets the fields that are the same for
+// all gated recurrences.
 //
 //   MixerInfo GlaInfo() { return GatedInfo("gla", "linear attention with ...", {...}, Form); }
 #ifndef LINNET_MODEL_MIXERS_GATED_INFO_H_

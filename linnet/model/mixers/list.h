@@ -1,6 +1,6 @@
 // All mixers, as an X-macro list without include guard: define LINNET_MIXER(Name), then include
-// this. Each name is a part of three function names: Gla, say, of GlaInfo() in model/mixers/*.cc,
-// GlaMixerKind() in nn/mixer_*.cc and RuntimeGla() in runtime/mixer_*.cc.
+// this. Each name is part of three function names. For example, Gla is part of GlaInfo() in
+// model/mixers/gla.cc, GlaMixerKind() in nn/mixer_*.cc and RuntimeGla() in runtime/mixer_*.cc.
 #ifndef LINNET_MIXER
 #define LINNET_MIXER(Name)
 #endif

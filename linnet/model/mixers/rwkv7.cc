@@ -4,7 +4,7 @@ namespace linnet {
 namespace {
 
 std::vector<ProjectionInfo> Projections(const MixerSpec& spec) {
-  const bool reads = spec.value_rank > 0;
+  const bool reads = spec.value_rank > 0;  // mixes in the values of an earlier layer
   std::vector<ProjectionInfo> all = {
       {.name = "receptance", .width = spec.query_dim, .bias = false, .shift = "x_r"},
       {.name = "key", .width = spec.query_dim, .bias = false, .shift = "x_k"},

@@ -13,8 +13,10 @@
 #include <tuple>
 #include <vector>
 
+#include "linnet/base/aligned.h"
 #include "linnet/engine.h"
 #include "linnet/kernels/mixture_of_logistics.h"
+#include "linnet/model/checkpoint.h"
 #include "linnet/rng.h"
 #include "linnet/runtime/test_models.h"
 
@@ -209,6 +211,25 @@ TEST_F(CudaEngineTest, StatesMoveBetweenCpuAndGpu) {
       EXPECT_LE(Difference(t, 4, batch, *c.checkpoint, on_cpu(part), on_cpu(whole)), allowed);
     }
   }
+}
+
+// Of the model's tensors, only the first byte's distribution stays on the CPU. The head is padded
+// to a multiple of 8 outputs.
+TEST_F(CudaEngineTest, MemoryCountsTheWeightsOnTheGpu) {
+  if (const std::string lacks = Lacks(); !lacks.empty()) GTEST_SKIP() << lacks;
+  static const TestModel small(SmallImages(), 2);
+  const ModelSpec& spec = small.checkpoint().spec();
+  size_t floats = 0;
+  for (const TensorInfo& info : TensorTable(spec)) {
+    if (info.name == "first_value.probability") continue;
+    floats += small.checkpoint().Tensor(info.name).size();
+  }
+  const auto outputs = static_cast<size_t>(spec.OutputSize());
+  const size_t padding = RoundUp(outputs, 8) - outputs;
+  ASSERT_GT(padding, 0u);
+  floats += padding * (static_cast<size_t>(spec.stack.d_model) + 1);
+  const CudaEngine gpu(small.checkpoint(), {.batch = 1});
+  EXPECT_EQ(gpu.memory().weights, floats * sizeof(float));
 }
 
 TEST_F(CudaEngineTest, RefusesUnsupportedModels) {

@@ -106,8 +106,14 @@ template <typename T>
 size_t CudaWeights<T>::Bytes(const ModelSpec& spec) {
   size_t bytes = 0;
   for (const TensorInfo& info : TensorTable(spec)) {
+    if (info.name == "first_value.probability") continue;  // only the CPU needs it
     size_t size = 1;
     for (const int64_t n : info.shape) size *= static_cast<size_t>(n);
+    // Of the matrices, only the head may need padding rows (CheckRuns()).
+    if (info.name.starts_with("predictor.")) {
+      const auto out = static_cast<size_t>(info.shape[0]);
+      size = size / out * RoundUp(out, kMultiple);
+    }
     const bool layer = info.name.find(".layers.") != std::string::npos;
     bytes +=
         size * (layer && info.name.find("norm") == std::string::npos ? sizeof(T) : sizeof(float));

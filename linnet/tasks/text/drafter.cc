@@ -7,6 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "linnet/error.h"
+
 namespace linnet {
 namespace {
 

@@ -25,10 +25,12 @@ const char* Reason(TextEnd end) {
 struct Choice {
   TextDraft draft;
   std::optional<TokenScores> scores;  // if the request has logprobs
-  size_t prompt = 0;                  // number of prompt tokens
+  size_t prompt = 0;                  // number of prompt tokens, and of those that begin a text
   std::string text = {};              // the text so far; unused with events
   const char* reason = nullptr;       // finish_reason; null until the text ends
 
+  // Number of positions of the text. Its last token is not read.
+  size_t length() const { return prompt + draft.tokens() - 1; }
   ordered_json Object(size_t index, const std::string& shown, const char* why) {
     return {{"text", shown},
             {"index", index},
@@ -102,7 +104,7 @@ struct Session {
       choice.text += shown;
     } else if (!shown.empty() || choice.reason) {
       ordered_json event = Object(ordered_json::array({choice.Object(i, shown, choice.reason)}));
-      if (choice.reason) WarnOfLength(choice.prompt + choice.draft.tokens(), event);
+      if (choice.reason) WarnOfLength(choice.length(), event);
       pipe->Push(Event("", event));
     }
   }
@@ -115,7 +117,7 @@ struct Session {
     for (size_t i = 0; i < choices.size(); ++i) {
       Choice& choice = choices[i];
       text += (i > 0 ? "," : "") + Dump(choice.Object(i, choice.text, choice.reason));
-      longest = std::max(longest, choice.prompt + choice.draft.tokens());
+      longest = std::max(longest, choice.length());
       choice.scores.reset();
     }
     ordered_json rest = {{"usage", Usage()}};
@@ -143,21 +145,22 @@ struct Session {
 
 // Makes one Work for each prompt. The draws of a choice depend only on the seed and on its index
 // among the choices of its prompt. So a prompt gets the same texts whether it is alone in a request
-// or with others. The counts of prompt tokens leave out the token that begins a text.
+// or with others. The counts of prompt tokens leave out the tokens that begin a text.
 std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary,
                          const std::shared_ptr<Session>& session) {
   std::vector<Work> works;
+  const size_t begin = vocabulary.begin().size();
   for (std::vector<int32_t>& prompt : request.prompts) {
-    const size_t first = session->choices.size(), tokens = prompt.size() - 1;
+    const size_t first = session->choices.size();
     for (size_t i = 0; i < request.n; ++i) {
       request.options.stream = i;
-      session->choices.push_back({TextDraft(vocabulary, request.options), {}, tokens});
+      session->choices.push_back({TextDraft(vocabulary, request.options), {}, prompt.size()});
       if (request.logprobs) session->choices.back().scores.emplace(vocabulary, *request.logprobs);
     }
-    session->account->prompt += tokens;
+    session->account->prompt += prompt.size() - begin;
     Work work{.prompt = std::move(prompt), .sequences = request.n, .next = {}, .ended = {}};
-    work.begun = [session](size_t known) {
-      session->account->known += known > 0 ? known - 1 : 0;
+    work.begun = [session, begin](size_t known) {
+      session->account->known += known - std::min(known, begin);
       session->pipe->Begin();
     };
     work.next = [session, first](size_t i, std::span<const float> outputs) {

@@ -25,7 +25,10 @@ Evaluation EvalText(const EvalOptions& options, Engine& engine, const EvalProgre
   const std::string text = ReadFile(options.from.dir);
   const Vocabulary vocabulary = VocabularyOf(model);
   const std::vector<int32_t> tokens = vocabulary.Encode(text);
-  const auto window = static_cast<size_t>(model.spec().input.max_length);
+  // Each window also reads the tokens that begin a text, but not its own last token. The sum is
+  // max_length, since a model may have no more positions.
+  const auto trained = static_cast<size_t>(model.spec().input.max_length);
+  const size_t window = trained - std::min(trained, vocabulary.begin().size()) + 1;
   size_t windows = (tokens.size() + window - 1) / window;
   if (options.limit > 0) windows = std::min(windows, options.limit);
   if (windows == 0) throw InputError(options.from.dir, ": is empty");

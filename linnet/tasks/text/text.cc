@@ -134,7 +134,7 @@ std::vector<int32_t> TextPrompt(const Model& model, const Vocabulary& vocabulary
   const std::optional<size_t> most = model.most_positions();
   if (most && read.size() > *most) {
     throw InputError("a prompt of ", prompt.size(), " tokens exceeds the model's maximum of ",
-                     *most - vocabulary.begin().size());
+                     *most - std::min(*most, vocabulary.begin().size()));
   }
   return read;
 }
@@ -151,6 +151,7 @@ TextEnd TextWriter::Write(const std::string& prompt, const TextOptions& options,
   engine_.Prefix(state, read, read.size(), prompted);
   Speculator speculator(engine_, std::move(state), read, options.drafter, options.guesses);
   std::span<const float> logits = prompted;
+  bool warned = false;
   while (true) {
     std::string shown;
     const std::optional<int32_t> token = draft.Next(logits, shown);
@@ -160,7 +161,10 @@ TextEnd TextWriter::Write(const std::string& prompt, const TextOptions& options,
     if (full) draft.Stop(shown);
     if (!shown.empty() && !reader(shown)) return TextEnd::kReader;
     if (!token || full) return draft.end();
-    if (position == trained && options.beyond_training) options.beyond_training(trained);
+    if (position >= trained && !warned && options.beyond_training) {
+      warned = true;
+      options.beyond_training(trained);
+    }
     // The text's last token is not read.
     size_t more = options.tokens - draft.tokens() - 1;
     if (most) more = std::min(more, *most - position - 1);

@@ -1,10 +1,14 @@
 #include "linnet/tasks/text/text.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <map>
+#include <numbers>
 #include <set>
 #include <string>
 #include <utility>
@@ -16,6 +20,7 @@
 #include "linnet/sampling.h"
 #include "linnet/tasks/couplet/couplet.h"
 #include "linnet/tasks/couplet/rules.h"
+#include "linnet/tasks/task.h"
 
 namespace linnet {
 namespace {
@@ -208,6 +213,35 @@ std::vector<std::string> Characters(const std::string& text) {
 // Even with random weights, the second line is as long as the first and has the same punctuation.
 // All characters except punctuation differ from the first line's characters at the same places. Two
 // characters of the second line are equal only if the first line's at these two places are equal.
+// Windows and the tokens that begin a text fit into a table of learned positions.
+TEST(TextTask, EvaluatesWindowsThatFitTheModel) {
+  const TextSpec spec = TwoTokensBegin();
+  const Vocabulary vocabulary(spec);
+  constexpr size_t kPositions = 12, kWindow = 11;
+  Engine engine(RandomModel("text", spec, kPositions), {.threads = 1});
+  ASSERT_EQ(engine.model().most_positions(), kPositions);
+  const std::string text = "Before we proceed any further, hear me speak.";
+  const std::vector<int32_t> tokens = vocabulary.Encode(text);
+  ASSERT_GT(tokens.size(), kWindow);
+  double nats = 0;
+  for (size_t at = 0; at < tokens.size(); at += kWindow) {
+    std::vector<int32_t> read = vocabulary.begin();
+    const size_t end = std::min(tokens.size(), at + kWindow);
+    for (size_t i = at; i < end; ++i) read.push_back(tokens[i]);
+    nats += NatsOf(engine, read, vocabulary.begin().size());
+  }
+  const std::string path =
+      std::filesystem::temp_directory_path() / ("linnet_text_test." + std::to_string(getpid()));
+  std::ofstream(path) << text;
+  EvalOptions options;
+  options.from.dir = path;
+  const Evaluation result = kTextTask.evaluate(options, engine, [](size_t, size_t) {});
+  std::filesystem::remove(path);
+  EXPECT_EQ(result.record.at("tokens"), tokens.size());
+  const double want = nats / static_cast<double>(tokens.size()) / std::numbers::ln2;
+  EXPECT_NEAR(result.record.at("bits_per_token").get<double>(), want, 1e-9);
+}
+
 TEST(CoupletWriter, KeepsTheRules) {
   Engine engine(RandomModel("couplet", "character"), {.threads = 1});
   CoupletWriter writer(engine);
