@@ -107,8 +107,8 @@ struct Case {
                                   [this](size_t count, RangeBody body) { pool.For(count, body); });
   }
 
-  // Reads every input and writes every output once: of the forward pass or, with `backward`, of
-  // both passes. With `past_caches`, the stores bypass the caches.
+  // Reads the inputs and writes the outputs of the forward pass (with `backward`, of both passes)
+  // once. With `past_caches`, the stores bypass the caches.
   void Stream(bool backward, bool past_caches) {
     const auto floats = [](const AlignedBuffer<T>& x) { return x.size() * sizeof(T) / 4; };
     const auto read = [&](const AlignedBuffer<T>& x) {
@@ -151,11 +151,11 @@ struct Case {
   }
 
   ThreadPool& pool;
-  const bool rows;
+  const bool rows;  // layout "row"
   const CausalLinearShape shape;
   AlignedBuffer<T> q, k, v, grad_out;
   AlignedBuffer<T> out, grad_q, grad_k, grad_v;
-  AlignedBuffer<float> kept, scratch;
+  AlignedBuffer<float> kept, scratch;  // kept: results of the forward for the backward
 };
 
 template <typename T>

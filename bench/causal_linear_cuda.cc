@@ -89,7 +89,7 @@ class GpuCase {
 
   void Check(const CausalLinearForm& form) {
     for (auto* x : {&out_, &grad_q_, &grad_k_, &grad_v_}) {
-      cuda::SetBytes(x->data(), 0xff, x->size() * sizeof(T));  // NaNs
+      cuda::SetBytes(x->data(), 0xff, x->size() * sizeof(T));  // NaNs, to find unwritten elements
     }
     Forward(form.options);
     Backward(form.options);
@@ -142,6 +142,7 @@ class GpuCase {
   kernels::Strided<const T> In(const Buffer& x, size_t dim) const {
     return View<const T>(x.data(), dim);
   }
+  // One head of one sequence: place = sequence * heads + head.
   std::vector<double> Head(const Buffer& x, size_t dim, size_t place) const {
     std::vector<T> all(x.size());
     x.Read(all.data());
@@ -154,7 +155,7 @@ class GpuCase {
     return values;
   }
 
-  const bool rows_;
+  const bool rows_;  // layout "row"
   const CausalLinearShape shape_;
   const int processors_;
   const unsigned segments_;

@@ -1,8 +1,8 @@
 // linnet bench generate: times whole images, sampling included. The limit per token is the longer
-// of two times: to read the weights once, and to multiply with them. Both follow from the rates
-// that simple loops reach in the same run. For softmax attention, the time to read the cached keys
-// and values is added. With --stateless, the limit per token is the time to multiply all positions
-// so far with the weights.
+// of two times: a token's share of reading the weights once for the whole batch, and multiplying
+// with them. Both follow from the rates that simple loops reach in the same run. For softmax
+// attention, the time to read the cached keys and values is added. With --stateless, the limit per
+// token is the time to multiply all positions so far with the weights.
 #include <algorithm>
 #include <functional>
 #include <iostream>

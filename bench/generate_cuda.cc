@@ -81,9 +81,9 @@ std::vector<Record> MeasureGenerationOnCuda(const Checkpoint& checkpoint, const 
     seconds.push_back(watch.Seconds());
   } while (whole.Seconds() < options.seconds);
   std::sort(seconds.begin(), seconds.end());
-  // image: seconds per image, a batch's time divided by its size. The times of a step, below, are
-  // seconds for the whole batch: measured (a mean over many steps), and its lower bounds by memory
-  // traffic and by matrix products.
+  // image: seconds per image, the median time of a batch divided by its size. The next three are
+  // seconds per step of the whole batch: `step` is measured, a mean over many steps; `moved` and
+  // `multiplied` are its lower bounds by memory traffic and by matrix products.
   const double image = seconds[seconds.size() / 2] / static_cast<double>(batch);
   const double step = engine.SecondsOfStep(std::min<size_t>(pixels - 1, 256));
   const double moved = engine.StepBytes() / limits.bytes_per_second;
@@ -91,8 +91,8 @@ std::vector<Record> MeasureGenerationOnCuda(const Checkpoint& checkpoint, const 
   const double limit = steps * std::max(moved, multiplied) / static_cast<double>(batch);
 
   // Only us_per_token is divided by the batch; the other "us" are times of the whole batch. In
-  // product_gops, a multiply and an add are two operations. lanes: the number of parts of the batch
-  // that step on streams of their own (CudaOptions).
+  // product_gops, a multiply and an add are two operations. A lane is a part of the batch that
+  // steps on a CUDA stream of its own (CudaOptions::lanes).
   nlohmann::ordered_json identity = {{"model", name},
                                      {"attention", spec.stack.mixer().kind},
                                      {"N", pixels},

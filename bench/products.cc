@@ -11,7 +11,7 @@ Products::Products(Precision precision, size_t threads) : precision_(precision),
   const std::vector<float> weight(kIn * kOut, 0.5f);
   const std::vector<int8_t> value(kIn * kOut, 1);
   const std::vector<float> scale(kOut, 1.0f), x(kRows * kIn, 1.0f);
-  const bool narrow = precision != Precision::kF32;
+  const bool narrow = precision != Precision::kF32;  // bf16 or int8
   const kernels::NarrowType type =
       precision == Precision::kInt8 ? kernels::NarrowType::kInt8 : kernels::NarrowType::kBf16;
   for (Worker& worker : workers_) {

@@ -51,7 +51,7 @@ ModelSpec RandomLanguageSpec(const std::string& kind) {
                      "'; choose a gated recurrence or rwkv7");
   }
   mixer.decay_rank = 64, mixer.rate_rank = 64, mixer.gate_rank = 128;
-  spec.stack.pattern = {mixer};
+  spec.stack.pattern = {mixer};  // the first layer has no earlier values to mix in
   mixer.value_rank = 32;
   spec.stack.pattern.resize(12, mixer);
   spec.stack.repeat = 1;

@@ -32,7 +32,7 @@ inline constexpr ScanPolicy kScanPolicies[] = {
     {"rwkv7", kernels::ScanDecay::kKey, kernels::ScanWrite::kRwkv7, 4, 14},
 };
 
-// Whether `names`, the value of an option, selects the policy. An empty list selects all.
+// Whether `names`, the value of --policies, selects the policy. An empty list selects all.
 inline bool Chosen(const ScanPolicy& policy, const std::vector<std::string>& names) {
   bool chosen = names.empty();
   for (const std::string& name : names) chosen = chosen || name == policy.name;

@@ -134,6 +134,7 @@ class LocalServer {
   }
 
  private:
+  // Makes the server's list of one model, and sets *batcher to the batcher in it.
   static std::vector<server::Served> Serve(const char* name,
                                            const std::shared_ptr<const Model>& model,
                                            const server::BatcherOptions& options,

@@ -28,7 +28,7 @@ struct StreamBenchOptions : BenchOptions {
 };
 
 constexpr size_t kDim = 32;
-constexpr double kBar = 1e-4;  // the limit of a relative error
+constexpr double kBar = 1e-4;  // limit of a relative error; Run() throws only far above it
 
 float Phi(float x) { return x >= 0 ? x + 1 : std::exp(x); }
 
@@ -36,9 +36,9 @@ float Phi(float x) { return x >= 0 ? x + 1 : std::exp(x); }
 struct Errors {
   double s = 0, z = 0, out = 0;
 };
-// Compares the steps of one head with the same sums in double precision. With `narrow`, the state
-// has the narrow form of linear_step.h. With `drift`, keys and values are nearly constant, so that
-// all additions lose their low bits in the same direction.
+// Compares the steps of one head with the same sums in double precision. linear_step.h defines the
+// state (hot, cold, recent) and its narrow form, which is partly in bf16. With `drift`, keys and
+// values are nearly constant, so that all additions lose their low bits in the same direction.
 Errors Stream(size_t positions, bool narrow, bool drift, ProgressLine& progress) {
   const kernels::LinearStepShape shape{1, kDim, kDim, narrow};
   AlignedBuffer<float> hot(shape.HotFloats()), cold(shape.ColdFloats()),
@@ -48,7 +48,7 @@ Errors Stream(size_t positions, bool narrow, bool drift, ProgressLine& progress)
   uint8_t recent = 0;
   Philox rng(/*seed=*/5, /*stream=*/drift);
   RelativeError out_error;
-  const size_t looked_at = std::max<size_t>(positions / 1000, 1);
+  const size_t looked_at = std::max<size_t>(positions / 1000, 1);  // distance of compared outputs
   const auto rounded = [&](float x) { return narrow ? kernels::RoundedToBFloat16(x) : double{x}; };
   for (size_t t = 0; t < positions; ++t) {
     for (size_t i = 0; i < kDim; ++i) {

@@ -30,7 +30,7 @@ endfunction()
 #   torch, GoogleTest, CLI11 and JSON, then compile in two thirds of the time. All users of a precompiled header need
 #   the same -O: with another, GCC 12 crashes.
 function(linnet_cold_code target)
-  if(NOT EMSCRIPTEN)  # -Os, for size
+  if(NOT EMSCRIPTEN)  # web.cmake sets -Os
     target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
   endif()
 endfunction()

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr double kLong = 4 * 3600, kLeast = 3600, kMost = 1e8;  // seconds
+constexpr double kLong = 4 * 3600, kLeast = 3600, kMost = 1e8;  // budgets, in seconds
 
 class All {
  public:

@@ -51,7 +51,8 @@ json Training(const Lab& lab, const std::string& run) {
   return curve;
 }
 
-// Writes second lines for the first `count` pairs. Returns how many of them keep each rule.
+// Writes second lines for the first `count` pairs of the set, and adds them to `shown`. Returns how
+// many of them keep each rule.
 json Write(const Call& call, const std::string& model, const json& way, const CoupletSet& set,
            size_t count, json& shown) {
   const std::string name = way.at("name");

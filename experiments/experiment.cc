@@ -67,7 +67,7 @@ void AddDescribedOption(CLI::App& verb, const json& option, const Scope& about, 
   added->default_str(usual.is_string() ? usual.get<std::string>() : StrCat(usual.get<double>()));
 }
 
-// Writes the files into the folder, all or none of them unless the disk fails. Returns their paths.
+// Writes the files into the folder, all or (unless the disk fails) none. Returns their paths.
 std::vector<std::string> Write(const std::string& folder, const Files& files) {
   const cli::SignalsHeld held;
   MakeFolder(folder);
@@ -111,8 +111,8 @@ class Runner {
   }
 
  private:
-  // Checks an option before anything is measured. If the option amends the record, reads its file
-  // into `amended` and checks it.
+  // Checks an option before anything is measured. If the option amends the record (experiment.h),
+  // reads the file that it names into `amended` and checks the content.
   void CheckOption(const json& described, json& amended) const {
     const std::string flag = FlagOf(described), field = flag.substr(2);
     const json& value = options_.at(field);

@@ -11,18 +11,18 @@
 // the record, NAME.json in the folder of results.
 //
 // Fields of a description:
-//   "like"      names of other descriptions, whose fields this inherits; their options come first
+//   "like"      names of descriptions whose fields this one inherits; their options come first
 //   "summary", "notes", "examples"   texts for --help; the last is a list
 //   "page"      name of the template, if not NAME
-//   "work"      default of --work, if not "runs/NAME"; "": no --work, --out is used in its place
+//   "work"      default of --work, if not "runs/NAME"; if it is "", --out replaces --work
 //   "defaults"  {option: its default, instead of that in "options"}
 //   "options"   a list of {"name", "type", "help", "default", "choices", "flag": true,
 //               "excludes": "--other"} and
 //                 "range": [low, high]   of a whole number; with "real": true, of any number
 //                 "many": true           may be repeated; "many": ",": a comma-separated list
 //                 "missing": TEXT        the option is required; TEXT is the error without it
-//                 "amends": true         the value names a JSON file, whose content becomes a field
-//                                        of the record, also with --from
+//                 "amends": true         the value names a JSON file; its content becomes a field
+//                                        of the record, even of a record that --from reads
 //   "record"    {path: rule}, see CheckRecord
 //   "figures"   see figures.h; "training", "measure": see measure.h
 //   "keep"      names of options that become fields of the record, see Begin() in measure.h
@@ -64,9 +64,9 @@ struct Call {
 struct Experiment {
   // Adds the measurements to `record`, which already holds the fields of "amends" options.
   using Measure = void(const Call& call, nlohmann::json& record);
-  // Adds values for the page and the figures to `values`, the fields of a record. If the
-  // description has "methods" and the record "runs", `values` already has their join, "rows"
-  // (MethodsRun). Throws InputError or a nlohmann exception for a record of another experiment.
+  // Adds values for the page and the figures to `values`, a record's fields. `values` already has
+  // "rows", the methods with their runs (MethodsRun), if the description has "methods" and the
+  // record has "runs". Throws InputError or a nlohmann exception for another experiment's record.
   using Derive = void(const nlohmann::json& about, nlohmann::json& values);
 
   const char* name;

@@ -52,8 +52,8 @@ json Methods(const json& records, const json& sorted) {
   return methods;
 }
 
-// Guide lines of slopes 1 and 2 between the lengths `low` and `high`, within the range of values:
-// slope 1 below all methods, slope 2 above the quadratic ones.
+// Guide lines on logarithmic axes, between the lengths `low` and `high`, within the range of values:
+// one of slope 1 below all methods, one of slope 2 above the quadratic ones.
 json Guides(const json& methods, double low, double high) {
   double least = 1e300, most = 0, slope = 1e300;
   double square = 0;  // maximum of value / N^2 at the longest N, over quadratic methods
@@ -81,8 +81,8 @@ json Guides(const json& methods, double low, double high) {
   return guides;
 }
 
-// Divides the values of each method by those of linear attention, at every common length.
-// "compared" counts these factors, "wins" lists those above 1, "exceptions" the rest by method.
+// Divides the values of each method by those of linear attention, at every common length. The result
+// counts these factors ("compared"), and lists those above 1 ("wins") and the others ("exceptions").
 json Comparison(const json& methods) {
   json wins = json::array(), exceptions = json::array();
   const json linear = FindRecord(methods, "name", "linear");
@@ -112,8 +112,8 @@ json Named(json methods, const std::string& prefix) {
   return methods;
 }
 
-// Adds a field "measured" to a claim of the paper: the methods whose names begin with claim["of"],
-// and for each exponent whether the claim holds, |exponent - claim["power"]| <= near.
+// Adds a field "measured" to a claim of the paper about growth: for each method whose name begins
+// with claim["of"], whether |exponent - claim["power"]| <= near.
 json Growth(const json& claim, const json& methods, double near) {
   json row = claim;
   row["measured"] = Named(methods, claim.at("of"));

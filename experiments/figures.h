@@ -11,8 +11,8 @@
 // color), "dotted", and "legend": false.
 //
 // "looks" in scope (pages/looks.json: {label: [color, marker]}) gives a method the same color and
-// marker in every figure; methods with equal color and marker never meet in a figure. If several
-// series have the label of such a method, the legend shows the label once.
+// marker in every figure. Two methods may share a look if no figure shows both. If several series
+// have the label of such a method, the legend shows the label once.
 #ifndef EXPERIMENTS_FIGURES_H_
 #define EXPERIMENTS_FIGURES_H_
 

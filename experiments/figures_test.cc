@@ -38,7 +38,7 @@ TEST(DescribedFigures, ASeriesForEachElement) {
   EXPECT_THAT(series[0].x, ElementsAre(10, 20));
   EXPECT_THAT(series[0].y, ElementsAre(5, 4));
   EXPECT_EQ(series[0].style, plot::Style::kLineAndPoints);
-  // Both look like linear attention; the legend has it once.
+  // Both series have the look of linear attention; the legend has its label once.
   EXPECT_EQ(series[0].label, "linear");
   EXPECT_EQ(series[1].label, "");
   EXPECT_EQ(series[0].color, series[1].color);

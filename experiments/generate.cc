@@ -1,6 +1,6 @@
 // linnet reproduce table4, table5: speed of image generation (appendix C of the paper). Table 4
-// times batches of images, with softmax attention also with a cache, and measures the memory per
-// image. Table 5 times one image, and each token as the image grows.
+// times batches of images and measures the memory per image; it times softmax attention without and
+// with a cache. Table 5 times one image, and each token as the image grows.
 #include "experiments/experiment.h"
 
 namespace linnet::experiments {

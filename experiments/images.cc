@@ -30,7 +30,7 @@ namespace {
 // The options that a plan stores. Later calls in the plan's folder may change only the last one.
 const std::vector<std::string> kPlanned = {"scale",       "budget", "steps",  "precision",
                                            "pixel-above", "seed",   "threads"};
-// Networks of the paper's size are timed only if more than this is left of the budget, in seconds.
+// Seconds. Networks of the paper's size are timed only if more than this is left of the budget.
 constexpr double kPaperSeconds = 600;
 constexpr int kColumns = 8;                                        // of samples on a sheet
 constexpr const char* kTables[] = {"table1", "table2", "table3"};  // with training curves
@@ -193,8 +193,8 @@ std::string Trainings(const json& about, const json& record) {
   return Fill(about.at("trainings").get<std::string>(), {record, &outer});
 }
 
-// The methods trained in a record, each with its "run". If throughputs were measured, also "speed",
-// for the trained network (methods without it are left out), and "sized", for the paper's size.
+// The methods trained in a record, each with its "run". If throughputs were measured, only methods
+// that have them, with "speed" (of the trained network) and "sized" (of the paper's size).
 json Rows(const json& about, const json& record) {
   json rows = json::array();
   for (json& row : MethodsRun(about.at("methods"), record.at("runs"))) {
@@ -333,7 +333,7 @@ void DeriveImageTable(const json& about, json& values) {
   values["softmax"] = FindRecord(rows, "name", "softmax");
   if (values["softmax"].is_null()) throw InputError("has no run of softmax");
   values["trainings"] = Trainings(about, values);
-  // If trainings were planned for equal times, shows the actual times, which vary with other load.
+  // If trainings were planned for equal times, the page shows the times that they took.
   bool taken = values.at("equal_time");
   for (const json& row : rows) taken = taken && row.at("run").contains("training_seconds");
   values["taken"] = taken;

@@ -20,7 +20,7 @@
 
 namespace linnet::experiments {
 
-// Appends arguments of a command: a string as it is, a list element by element, other JSON dumped.
+// Appends arguments of a command: a string as it is, a list by elements, another value as JSON.
 void Append(std::vector<std::string>& arguments, const nlohmann::json& value);
 
 bool Exists(const std::filesystem::path& path);
@@ -46,14 +46,14 @@ class Lab {
   // the experiment has run the same arguments on this machine.
   nlohmann::json Measure(const std::string& name, const std::vector<std::string>& arguments) const;
 
-  // Seconds per update of `linnet train FLAGS...`: the median over three blocks of ten updates,
-  // after ten for warm-up. The folder keeps the result, so that a resumed experiment has the same
+  // Seconds per update of `linnet train FLAGS...`: the median over three blocks of five updates,
+  // after five for warm-up. The folder keeps the result, so that a resumed experiment has the same
   // plan. `name` is for file names, `label` for messages.
   double SecondsAnUpdate(const std::string& label, const std::string& name,
                          const std::vector<std::string>& flags) const;
 
-  // Trains for `steps` updates in all, resuming an earlier run in the subfolder `name`. Returns
-  // {"steps", "training_seconds", "epochs", "parameters", "peak_memory", "curve": see CurveOf}.
+  // Trains in the subfolder `name`, or resumes its run, up to `steps` updates. Returns {"steps",
+  // "training_seconds", "epochs", "parameters", "peak_memory", "curve": as CurveOf() makes it}.
   nlohmann::json Train(const std::string& label, const std::string& name,
                        const std::vector<std::string>& flags, int64_t steps,
                        const std::vector<std::string>& curve) const;

@@ -17,7 +17,7 @@ struct Planned {
   int64_t steps = 0;
 };
 
-// Decides the number of updates of each method: "wanted", or fewer if the budget requires it.
+// Sets Planned::steps of each method to the value of "wanted", or less if the budget requires it.
 void Plan(const json& training, const Scope& scope, std::vector<Planned>& methods) {
   const json budget = Evaluate("budget", scope);
   const std::string wanted = Evaluate("wanted", scope);
@@ -31,7 +31,7 @@ void Plan(const json& training, const Scope& scope, std::vector<Planned>& method
     double steps = Evaluate(wanted, {seconds, &inner});
     if (!budget.is_null()) {
       const double round = equal_time ? static_cast<double>(methods.size()) * planned.seconds
-                                      : together;  // seconds of the budget per update
+                                      : together;  // budget, in seconds, for one update of each
       steps = std::min(steps, share * ParseSeconds(budget) / round);
       if (steps < least) {
         throw InputError("--budget ", budget.get<std::string>(), " is too little: ", least,

@@ -10,14 +10,14 @@
 //    {"each": "threads", "add": ["--threads", "{{threads}}"]}]
 //
 // A measurement runs a command for each combination of elements of the lists in "each", and keeps
-// each answer until the page is written:
+// the command's JSON output, the answer, until the page is written:
 //
 //   {"each": ["datasets", "methods"], "says": T, "name": T, "command": [...],
 //    "only": the "name" of the records to keep, "keep": their fields to keep (default: all),
 //    "add": {field: E}}
 //
 // It prints "says" and saves the answer under "name" (Lab::Measure). MeasureRecords() runs the
-// "measure" of the description with all options in scope. See Begin() for the description's "keep".
+// description's "measure" with all options in scope. (For the description's "keep", see Begin().)
 //
 // "training" describes how "methods" are trained:
 //
@@ -50,10 +50,9 @@ nlohmann::json Begin(const Call& call, nlohmann::json& record);
 // Runs a described measurement and returns its records.
 nlohmann::json Measured(const Call& call, const nlohmann::json& described, const Scope& scope);
 
-// Times the updates of all methods, decides the number of updates of each method, and trains the
-// methods. All updates are timed first, so that other load affects all methods. `scope` has
-// "wanted", an expression for that number, in which `seconds` is the time of an update; "budget"
-// ("2h", or null), which may lower the number; and "equal_time": whether the budget gives all
+// Times an update of every method, decides how many updates each makes, and trains the methods.
+// `scope` has "wanted", an expression for that number, in which `seconds` is the time of an update;
+// "budget" ("2h" or null), which may lower it; and "equal_time": whether the budget gives all
 // methods equal times (true) or equal numbers of updates. Calls finish(run) after each training,
 // then adds the run to the returned list: {"method", "seed", "steps", "seconds_an_update",
 // "training_seconds", "epochs", "parameters", "peak_memory", "curve": [[step, metrics...]]}.

@@ -106,7 +106,7 @@ bool Holds(const json& value) {
   return !value.is_null() && value != false && value != 0 && value != "";
 }
 
-// Calls the expression function `name`. `list` has all its arguments, with lists flattened.
+// Calls the expression language's function `name`. `list`: its arguments, with lists flattened.
 json Evaluate(const std::string& name, const json& list) {
   if (name == "count") return list.size();
   if (list.empty()) return nullptr;

@@ -35,7 +35,7 @@ struct Scope {
 
 // The value at a path, from the innermost scope that has its first name, or nullopt. "a.b" is a
 // field, "a.2" the third element of a list, "a.last" its last element (null if the list is empty),
-// "a.*.b" the list of the fields b of all elements, and "." the innermost. A field of null is null.
+// "a.*.b" the list of the fields b of all elements, and "." scope.values. A field of null is null.
 std::optional<nlohmann::json> Find(std::string_view path, const Scope& scope);
 
 // Evaluates an expression of paths, numbers, + - * / between spaces, parentheses, and functions of

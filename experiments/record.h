@@ -22,8 +22,8 @@ nlohmann::json ParseRecord(const std::string& text, const std::string& where);
 nlohmann::json ReadRecord(const std::filesystem::path& path);
 void WriteRecord(const std::filesystem::path& path, const nlohmann::json& record);
 
-// Returns a point [step, value of each metric] for each record that has the first metric. Such a
-// record must also have the other metrics.
+// Returns a point [step, value of each metric] for each record of a training's log that has the
+// first metric. Such a record must also have the other metrics.
 nlohmann::json CurveOf(const plot::RunLog& log, const std::vector<std::string>& metrics);
 
 // Calls check(), which checks the JSON of a file. Rethrows its InputError or nlohmann exception as
@@ -39,7 +39,7 @@ void CheckRecord(const nlohmann::json& record, const nlohmann::json& rules);
 
 // The first fields of a new record: {"machine", "date"}.
 nlohmann::json Origin();
-// The first record whose field `key` has that value, or null.
+// The first record whose field `key` equals `value`, or null.
 nlohmann::json FindRecord(const nlohmann::json& records, const char* key,
                           const nlohmann::json& value);
 // The field "value" of the record that FindRecord() finds, or null.

@@ -1,4 +1,5 @@
-// Reads the config.json of a flash-linear-attention folder with a fixed model.safetensors.
+// Reads the config.json of a flash-linear-attention folder whose model.safetensors is always the
+// same.
 #include <unistd.h>
 
 #include <filesystem>

@@ -11,6 +11,7 @@
 namespace linnet::fuzz {
 namespace {
 
+// Accepts no work; gives ParseCompletion() the model and the maximum number of sequences.
 class NoWorker : public server::Worker {
  public:
   const Model& model() const override { return *TextModel(); }

@@ -1,4 +1,4 @@
-// Parses the JSON of a model's description. Writing and parsing it again must give the same spec.
+// Parses the JSON of a model's spec. Writing the spec and parsing it again must give the same spec.
 #include <cstdlib>
 
 #include "fuzz/target.h"

@@ -102,8 +102,9 @@ PlainResults Plain(const Inputs& x, bool with_state, const CausalLinearOptions& 
   return results;
 }
 
-// Computes gradients by running the plain form again under autograd. With `create_graph` they can
-// be differentiated again, with respect to the inputs and to the incoming gradients.
+// Computes gradients by running the plain form (ops/plain.h) again under autograd. With
+// `create_graph` they can be differentiated again, with respect to the inputs and to the incoming
+// gradients.
 Gradients PlainGradients(const Inputs& given, const Optional& grad_out, const Optional& grad_s,
                          const Optional& grad_z, const CausalLinearOptions& options,
                          bool create_graph) {
@@ -380,7 +381,7 @@ WithState Attention(Inputs x, bool with_state, c10::string_view feature_map, boo
       CallForward(rows(x.q), rows(x.k), rows(x.v), OptionalOf(x.lengths), OptionalOf(x.offsets),
                   OptionalOf(x.state.s), z, with_state, feature_map, normalize, eps);
   if (packed) out = out.squeeze(0);
-  // Without the normalizer, z (default: zeros) is returned unchanged; a loop can pass it on.
+  // Without `normalize`, z (default: zeros) is returned unchanged, so that a loop can pass it on.
   if (with_state && !normalize) {
     z_after =
         x.state.z.defined()

@@ -22,7 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A kind of file: decay and write of its scan, and the names of the file's tensors ("": none).
+// A kind of file: its name, the ScanDecay and ScanWrite of its recurrence, and the names of the
+// file's tensors ("": none).
 struct Kind {
   const char* name;
   ScanDecay decay;
@@ -256,7 +257,7 @@ void ForCases(Body body) {
   EXPECT_EQ(seen.size(), std::size(kKinds));
 }
 
-// Compares both the reference and the kernel of the elementwise scan.
+// Compares both the reference and the kernel of the channel scan.
 TEST(GatedGolden, ChannelScanEqualsTensors) {
   for (const char* name : {"hgrn_1", "hgrn_2"}) {
     SCOPED_TRACE(name);
@@ -318,7 +319,7 @@ TEST(GatedGolden, ChannelScanEqualsTensors) {
   }
 }
 
-// The files' results are in double precision, computed from float inputs.
+// The files' results are in double precision, so the tolerance can be that of doubles.
 TEST(GatedGolden, ReferenceEqualsTensors) {
   ForCases([](const Case& c) { c.Expect(Reference(c), 1e-12, 1e-11); });
 }

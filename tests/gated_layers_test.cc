@@ -44,6 +44,7 @@ class GatedLayers : public testing::TestWithParam<std::string> {
         return;
       }
       const auto weight = layer_.Get(p.tensor + ".weight").f32();
+      // The weights of the token shift; empty: none.
       const auto share = shift.empty() ? std::span<const float>() : layer_.Get(shift).f32();
       for (size_t o = first; o < first + p.width; ++o) {
         double sum = 0;

@@ -35,7 +35,7 @@ REGISTRIES = (
     ("linnet/model/mixers/*.cc", r'(?:\.name = |GatedInfo\()("[^"]+")'),
     ("linnet/model/spec.h", r"EnumNames<NetworkKind> \{[^{]*\{([^}]*)\}"),
 )
-# Exceptions: pattern of files (from the root), regular expression of the allowed lines, reason.
+# Lines that may compare names: pattern of their files (from the root), regular expression of the lines, reason.
 COMPARES = (
     ("linnet/tasks/*/*", "", "a task's own folder"),
     ("linnet/model/spec.cc", r"\btask\b", "the file format: files of the first versions have only the task's name"),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""For every mixer that a task allows: trains two updates, saves, evaluates and generates, in each precision. Other
-mixers must be refused before the first update. This file tests images and speech; train_test.py tests copy,
+"""Tests every mixer with the tasks images and speech: trains two updates, exports, evaluates and generates, in each
+precision. A mixer that a task does not allow must be refused before the first update. train_test.py tests copy,
 text_test.py text and couplets.
 
     tests/mixers_test.py BIN_DIR [unittest arguments]

@@ -121,7 +121,7 @@ class Numbers(Case):
                             {"lengths": torch.arange(n) * l // max(n - 1, 1)}):
                 x = random((n, l, h, d), (n, l, h, d), (n, l, h, m))
                 if options.get("feature_map") == "identity":
-                    x[:2] = [t.abs() for t in x[:2]]  # else the normalizer may be near 0
+                    x[:2] = [t.abs() for t in x[:2]]  # else the denominator may be near 0
                 for dtype, tolerance in ((torch.float32, 3e-5), (torch.double, 1e-10)):
                     with self.subTest(shape=(n, l, h, d, m), dtype=dtype, **options):
                         ours, theirs = leaves(x, dtype), leaves(x, torch.double)

@@ -307,7 +307,7 @@ LETTERS = "etaoin shrdlu\n"
 
 
 def text_tensors(spec, seed=1):
-    """Random tensors of a model with added positions or none; for an encoder-decoder, those of both stacks."""
+    """Random tensors of a model whose position embedding is added or absent; for an encoder-decoder, of both stacks."""
     tensors = random_tensors({**spec, "network": "transformer"}, seed)
     if spec["positions"] == "added":
         length = spec["max_length"]

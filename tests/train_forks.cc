@@ -56,7 +56,7 @@ void Redirect(int fd, const std::string& path, int flags) {
 #ifdef __SANITIZE_ADDRESS__
   __lsan_do_leak_check();
 #endif
-  _exit(code);  // libtorch's destructors would write to every shared page
+  _exit(code);  // libtorch's destructors would write to every shared page, and so copy it
 }
 
 }  // namespace

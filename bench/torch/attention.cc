@@ -134,7 +134,7 @@ struct Pass {
   }
 
   LshRounds Rounds() const {
-    torch::manual_seed(kSeed);  // the module draws its planes first, so these are equal
+    torch::manual_seed(kSeed);  // as in operator(), where the mixer draws its planes first
     return {torch::randn({method.rounds, kDim, kBuckets / 2}), kBuckets, kChunk};
   }
 
@@ -324,8 +324,8 @@ double InAndOut(const Method& method, int64_t length) {
   return 4.0 * static_cast<double>(length * kHeads * kDim) * (method.rounds > 0 ? 6 : 8);
 }
 
-// An estimate of a sample's memory in bytes, used before anything is measured. For a method that
-// stores N x N matrices it includes six per head: scores, weights, masked copies and gradients.
+// An estimate of a sample's memory in bytes, used before anything is measured. A method that stores
+// N x N matrices needs six of them per head: scores, weights, masked copies and gradients.
 double FirstNeed(const Method& method, int64_t length) {
   const auto n = static_cast<double>(length);
   return 2 * InAndOut(method, length) + (method.plain ? 4.0 * kHeads * n * 6 * n : 0);
@@ -366,8 +366,8 @@ Curve MeasureMethod(const Method& method, const Options& options, double budget,
       }
       says(StrCat("left out ", method.name, " from N = ", length, ": ", why));
     };
-    // Extrapolates from the previous point, which has half the length: memory grows at most as fast
-    // as the work.
+    // Extrapolates from the previous point, which has half the length. Memory grows no faster than
+    // the work: by a factor of 4 for quadratic methods, 2 for the others.
     const double need = curve.points.empty()
                             ? FirstNeed(method, length)
                             : std::max((method.quadratic ? 4 : 2) * curve.points.back().bytes,

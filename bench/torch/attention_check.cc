@@ -108,7 +108,7 @@ class LshHead {
         round.members[static_cast<size_t>(b[i])].push_back(i);
       }
       round.chunk.resize(static_cast<size_t>(length_));
-      int64_t place = 0;  // rank of a position in the order by bucket, then by position
+      int64_t place = 0;  // index in the positions sorted by bucket, then by position
       for (const auto& members : round.members) {
         for (const int64_t i : members) {
           round.chunk[static_cast<size_t>(i)] = place++ / rounds.chunk;
@@ -152,7 +152,8 @@ class LshHead {
     return row;
   }
 
-  // The gradients of query i (which is also key i) and of value i.
+  // The gradients of query i and of value i. Key i is query i normalized to length 1, so the key's
+  // gradient contributes to the query's.
   std::pair<Vector, Vector> Gradients(int64_t i) const {
     Vector as_query(static_cast<size_t>(d_)), as_key = as_query;
     Vector value(static_cast<size_t>(m_));
@@ -181,7 +182,7 @@ class LshHead {
         }
       }
     }
-    double along = 0;  // the key is the query normalized to length 1
+    double along = 0;  // component of the key's gradient along the key
     for (int64_t c = 0; c < d_; ++c) along += as_key[static_cast<size_t>(c)] * At(k_, i, d_)[c];
     for (int64_t c = 0; c < d_; ++c) {
       as_query[static_cast<size_t>(c)] +=
@@ -326,6 +327,7 @@ void SeparateBuckets(const AttentionProblem& problem, const LshRounds& rounds) {
     for (int attempt = 0; attempt < 100; ++attempt) {
       Tensor near = torch::zeros({q.size(0)}, torch::kBool);
       for (int64_t r = 0; r < rounds.planes.size(0); ++r) {
+        // The two largest elements: the bucket changes where they are equal.
         const Tensor two = std::get<0>(Directions(q, rounds.planes[r]).topk(2, 1));
         near = near.logical_or(two.select(1, 0) - two.select(1, 1) < kNear);
       }

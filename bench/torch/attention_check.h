@@ -20,11 +20,11 @@ struct AttentionResult {
   torch::Tensor out, grad_q, grad_k, grad_v;  // no grad_k if the queries are also the keys
 };
 
-// The relative error (max |difference| / max |expected|) of the worst tensor, over the first head
-// of the first sequence and the last head of the last sequence (for softmax beyond 16,384
-// positions, only the last head). NaN if any value is NaN. The outputs are compared at all rows,
-// the gradients at sampled rows; without `causal`, LinearError also compares the gradients at all
-// rows.
+// The relative error (max |difference| / max |expected|) of the worst tensor. Two heads are
+// compared: the first of the first sequence and the last of the last sequence (for softmax beyond
+// 16,384 positions, only the latter). NaN if any value is NaN. The outputs are compared at all
+// positions, the gradients at sampled positions; without `causal`, LinearError() compares the
+// gradients at all positions, too.
 double SoftmaxError(const AttentionProblem& problem, const AttentionResult& result);
 double LinearError(const AttentionProblem& problem, const AttentionResult& result);
 
@@ -37,7 +37,7 @@ struct LshRounds {
 // that rounding would decide its bucket. Call it before the computation.
 void SeparateBuckets(const AttentionProblem& problem, const LshRounds& rounds);
 // As SoftmaxError(), for Reformer attention as published: a softmax over the union of the keys that
-// are visible in any round. Outputs and gradients are compared at sampled rows.
+// are visible in any round. Outputs and gradients are compared at sampled positions.
 double LshError(const AttentionProblem& problem, const AttentionResult& result,
                 const LshRounds& rounds);
 

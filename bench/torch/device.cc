@@ -117,8 +117,8 @@ void SetTf32(bool on) { at::globalContext().setAllowTF32CuBLAS(on); }
 
 struct Method {
   const char* name;
-  int rounds;  // of hashing (LSH); 0 for other methods
-  bool quadratic, plain;
+  int rounds;             // of hashing (LSH); 0 for other methods
+  bool quadratic, plain;  // work grows with N^2; in unfused libtorch operations
 };
 constexpr Method kMethods[] = {{"linear", 0, false, false}, {"linear-plain", 0, false, true},
                                {"softmax", 0, true, false}, {"softmax-plain", 0, true, true},

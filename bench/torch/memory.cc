@@ -38,8 +38,8 @@ struct MemoryBenchOptions {
   std::string plot;
 };
 
-// Returns the bytes that a pass adds to the peak memory. Runs in the child process. First, a
-// warm-up pass over a few positions loads code and starts threads.
+// Returns the bytes that a pass adds to the peak memory. Runs in the child process of
+// MeasureApart(). First, a warm-up pass over a few positions loads code and starts threads.
 double Measure(int64_t length, int64_t dim) {
   const auto pass = [&](int64_t n) {
     const auto input = [&] { return torch::rand({1, n, kWidth / dim, dim}).requires_grad_(); };
@@ -115,7 +115,7 @@ void Run(const MemoryBenchOptions& options) {
   for (const int64_t dim : kDims) {
     for (int64_t length = kMinLength; length <= options.max_n; length *= 2) {
       // Counts q, k, v, out, the gradients of all four, and one denominator per position and head.
-      // Saved states do not count: they only save time.
+      // Saved states do not count, because the backward pass could compute them again.
       const double needed =
           4.0 * static_cast<double>(length) * (8.0 * kWidth + static_cast<double>(kWidth / dim));
       records.push_back({.name = "memory",

@@ -40,7 +40,8 @@ struct TorchScanBenchOptions : BenchOptions {
 };
 
 // The chunked form: processes chunks of C positions with matrix products. S is the state before a
-// chunk, S' the state after the chunk, and c the prefix sums of log-decays within the chunk:
+// chunk, S' the state after the chunk, c the prefix sums of log-decays within the chunk, and β the
+// strength of the delta rule's updates:
 //
 //   A_ij = Σ_d q_id k_jd e^(c_id - c_jd), i >= j    M_ij = β_i Σ_d k_id k_jd e^(c_id - c_jd), i > j
 //   V' = (I + M)^-1 (β v - β k e^c S)               without the delta rule: V' = v

@@ -28,7 +28,7 @@ namespace {
 
 using torch::Tensor;
 
-constexpr int64_t kPhonesASecond = 7;  // about the rate of AN4's speakers
+constexpr int64_t kPhonesASecond = 7;  // about the speaking rate in AN4
 constexpr double kFramesASecond = 100;
 
 struct SpeechBenchOptions {
@@ -39,8 +39,8 @@ struct SpeechBenchOptions {
   bool json = false;
 };
 
-// The paper's transformer encoder with attention `method`, or for "lstm" the paper's LSTM, for
-// utterances of up to `positions` positions.
+// The spec of the paper's transformer encoder with attention `method`, or of the paper's LSTM for
+// "lstm", for utterances of up to `positions` positions.
 ModelSpec SpecOf(const std::string& method, int64_t positions) {
   ModelSpec spec;
   spec.task = "speech", spec.head.kind = HeadKind::kCategorical;
@@ -90,7 +90,7 @@ void Check(const std::string& method) {
   spec.stack.repeat = 1;
   torch::manual_seed(1);
   nn::SpeechModel model(spec);
-  model->eval();  // so that Reformer hashes with the same planes both times
+  model->eval();  // so that Reformer hashes with the same planes in both forms
   const Problem problem = Make(spec, 2, 64, 12);
   std::vector<Tensor> gradients[2];
   std::vector<std::string> names;

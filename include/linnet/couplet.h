@@ -7,8 +7,8 @@
 //
 // The first line is read once; candidates are forks of the state after it. Second lines obey these
 // rules, unless CoupletOptions::rules is false. A second line has as many characters as the first
-// line and the same punctuation at the same places. Every other character differs from the first
-// line's at the same place. A second line repeats characters exactly where the first line does.
+// line and the same punctuation at the same places. All its other characters differ from the first
+// line's at the same places. A second line repeats characters exactly where the first line does.
 //
 // A model of simplified characters accepts a first line in traditional characters: a character
 // outside the vocabulary is read as its simplified form if the vocabulary has that form. The rules
@@ -30,7 +30,7 @@
 namespace linnet {
 
 struct CoupletOptions {
-  size_t candidates = 1;
+  size_t candidates = 1;  // maximum number of second lines, at least 1
   // Width of the beam search (1: greedy), and the maximum number of candidates that it finds. 0: no
   // search; each candidate is sampled independently, with `choice`.
   size_t beam = 16;
@@ -64,7 +64,7 @@ class LINNET_API CoupletWriter {
 
   // Writes second lines for a first line, whose blanks are ignored. The answers are distinct, the
   // most likely first, possibly fewer than options.candidates. Throws InputError on a line that is
-  // empty, not UTF-8, or longer than the model's positions allow.
+  // empty, not UTF-8, has control characters, or is longer than the model's positions allow.
   std::vector<CoupletAnswer> Write(const std::string& first, const CoupletOptions& options = {});
 
  private:

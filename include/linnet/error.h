@@ -25,7 +25,7 @@
 
 namespace linnet {
 
-// The names of enumerators (model/names.h).
+// The names of an enumeration's values (linnet/model/names.h).
 template <class Enum>
 struct EnumNames;
 
@@ -63,8 +63,8 @@ class Part {
       return Streamed<T, std::ostringstream>(value);
     }
   }
-  // Including <sstream> here would make every program larger; types of other libraries that need
-  // it have included it.
+  // `Stream` is a template parameter so that this header can do without <sstream>, which would make
+  // every program larger. A caller with a streamable value includes <sstream> (see StrCat()).
   template <typename T, typename Stream>
   static std::string Streamed(const T& value) {
     Stream out;
@@ -85,8 +85,8 @@ inline std::string Concatenate(std::initializer_list<Part> parts) {
 }  // namespace internal
 
 // Concatenates strings, numbers, enumerators and streamable values as text: StrCat("layer ", 3,
-// ": ", 0.5). Numbers look as in streams: a float has six digits, int8_t and uint8_t are
-// characters. A value of another type needs an operator<< and #include <sstream>.
+// ": ", 0.5). Numbers look as in streams: a float has six significant digits, int8_t and uint8_t
+// are characters. A value of another type needs an operator<< and #include <sstream>.
 template <typename... Parts>
 std::string StrCat(const Parts&... parts) {
   return internal::Concatenate({parts...});

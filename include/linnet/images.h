@@ -63,7 +63,7 @@ LINNET_API double ByteNats(const Model& model, std::span<const float> outputs, u
 struct BitsPerDimResult {
   double mean = 0;            // mean of `image`
   std::vector<double> image;  // each image's mean number of bits per predicted byte
-  std::vector<double> byte;   // [image bytes - 1]: bits of each predicted byte, mean over images
+  std::vector<double> byte;   // [image bytes - 1]: bits of byte 1, 2, ..., mean over the images
 };
 
 // Evaluates -log2 p of the bytes of images, where p is a byte's probability given all bytes before

@@ -18,12 +18,13 @@
  *     linnet_model_free(model);
  *   }
  *
- * Errors. Functions that return an int return a linnet_status: LINNET_OK, which is 0, or the kind
- * of failure. On failure, functions that return a pointer return NULL, and functions that return a
- * number return 0. After any failure, linnet_last_status() and linnet_last_error() give the kind
- * and the reason. An argument that is NULL without a documented meaning is LINNET_ERROR_INPUT. No
- * function prints, exits or throws. A failed call leaves states unchanged unless memory runs out;
- * its output arrays are unspecified.
+ * Errors. Functions that return an int return a linnet_status, unless their comment describes the
+ * int: LINNET_OK, which is 0, or the kind of failure. On failure, functions that return a pointer
+ * return NULL, and functions that return another value return 0 (linnet_model_end(): -1). After any
+ * failure, linnet_last_status() and linnet_last_error() give the kind and the reason. An argument
+ * that is NULL without a documented meaning is LINNET_ERROR_INPUT. No function prints, exits or
+ * throws. A failed call leaves states unchanged unless memory runs out; its output arrays are
+ * unspecified.
  *
  * Ownership. The caller frees each object that a function returns, with the ..._free() of its type,
  * which accepts NULL. Exception: the result of linnet_transcriber_transcript() belongs to its
@@ -35,8 +36,11 @@
  * transcriber is for one thread at a time. A state belongs to a model in one precision, and works
  * with every engine of that model.
  *
- * Arrays are row-major. Text is UTF-8. Text arguments have a size in bytes, since a text may
- * contain NUL; paths and names end with NUL.
+ * Arrays are row-major. Brackets give their shapes, in which "outputs" and "inputs" are the numbers
+ * linnet_model_outputs() and linnet_model_inputs().
+ *
+ * Text is UTF-8. Text arguments have a size in bytes, since a text may contain NUL; paths and names
+ * end with NUL.
  *
  * ABI. Structs begin with their size, set by their ..._init() function. New fields are added at the
  * end; zero in a new field selects the behavior of older versions. Enums grow at the end. Until
@@ -139,7 +143,7 @@ LINNET_API int linnet_model_limited(const linnet_model* model);
 LINNET_API int linnet_model_state_kind(const linnet_model* model);
 /* Bytes of the state of one sequence that has read nothing. States of kind LINNET_STATE_CACHE or
  * LINNET_STATE_TOKENS grow once the sequence exceeds linnet_model_positions(); the others never
- * grow. */
+ * grow. 0 for LINNET_STATE_NONE. */
 LINNET_API size_t linnet_model_state_bytes(const linnet_model* model);
 
 /* The image size of an image model; 0 for other models. An image has height x width x channels
@@ -211,8 +215,9 @@ LINNET_API linnet_state* linnet_state_load_memory(const linnet_engine* engine, c
 
 /* The results of a sequence do not depend on the other sequences of a call or on the number of
  * threads, bit for bit. LINNET_ERROR_INPUT, in all functions of this section: a token outside the
- * vocabulary, a position past the last one of a limited model, a state of another model, a length
- * or count of 0, tokens for a model that reads frames, or frames for a model that reads tokens. */
+ * vocabulary, a position past the last one of a limited model, a state of another model, a batch,
+ * length or count of 0, tokens for a model that reads frames, or frames for a model that reads
+ * tokens. */
 
 /* Reads one token per sequence: tokens [batch], outputs [batch, outputs]. */
 LINNET_API int linnet_step(linnet_engine* engine, linnet_state* state, const int32_t* tokens,
@@ -312,8 +317,8 @@ LINNET_API int linnet_token_text(const linnet_model* model, int32_t token, char*
 /* ---- Images ---------------------------------------------------------------------------------- */
 
 /* Receives `done`, the number of finished images, `total`, the number of all images, and `data`,
- * the options' progress_data. Returns 0 to continue; otherwise the call ends with LINNET_CANCELLED.
- * It must not throw, or use the engine. */
+ * the options' progress_data. Returns 0 to continue; otherwise the call that reports the progress
+ * ends with LINNET_CANCELLED. It must not throw, or use the engine. */
 typedef int (*linnet_progress)(void* data, size_t done, size_t total);
 
 typedef struct linnet_image_options {
@@ -357,7 +362,7 @@ LINNET_API int linnet_byte_nats(const linnet_model* model, const float* outputs,
 /* Bits per byte of `count` >= 1 images: the mean of -log2 p over all bytes of an image except the
  * first, with p the probability of a byte given all bytes before it. *mean: the mean over all
  * images. each [count]: receives the value of every image; or NULL. Of the options, only batch and
- * progress are used. */
+ * progress have an effect. */
 LINNET_API int linnet_bits_per_dim(linnet_engine* engine, const uint8_t* images, size_t count,
                                    const linnet_image_options* options, double* mean, double* each);
 
@@ -445,7 +450,8 @@ LINNET_API double linnet_couplets_log_probability(const linnet_couplets* couplet
 
 /* Transcribes a whole recording with as many threads as the engine has. beam: 1 for the most likely
  * path, more for a prefix beam search of that width. LINNET_ERROR_INPUT: not a speech model, audio
- * shorter than a frame (25 ms), a sample that is not finite, a beam of 0. */
+ * shorter than a frame (25 ms), a sample that is not finite or above 1e6 in magnitude, or a beam of
+ * 0. */
 LINNET_API linnet_transcript* linnet_transcribe(linnet_engine* engine, const float* samples,
                                                 size_t count, size_t beam);
 LINNET_API void linnet_transcript_free(linnet_transcript* transcript);
@@ -465,7 +471,8 @@ LINNET_API double linnet_transcript_seconds(const linnet_transcript* transcript)
 LINNET_API linnet_transcriber* linnet_transcriber_new(const linnet_engine* engine);
 LINNET_API void linnet_transcriber_free(linnet_transcriber* transcriber);
 /* Takes the next samples, in any number. Phones are recognized as soon as the model detects them.
- * LINNET_ERROR_INPUT: a sample that is not finite, or a transcriber that is finished. */
+ * LINNET_ERROR_INPUT: a sample that is not finite or above 1e6 in magnitude, or a transcriber that
+ * is finished. */
 LINNET_API int linnet_transcriber_accept(linnet_transcriber* transcriber, const float* samples,
                                          size_t count);
 /* Ends the audio, and recognizes the remaining phones. Once per transcriber. */

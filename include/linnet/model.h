@@ -21,11 +21,11 @@ namespace linnet {
 class Checkpoint;
 
 struct ModelOptions {
-  // Precision of the matrix products; default: the file's. If it is narrower than the file's,
-  // weights are rounded as they are packed. Compared with f32, a step reads half as many bytes of
+  // Precision of the matrix products; default: the file's. If it has fewer bits than the file's,
+  // weights are rounded when they are packed. Compared with f32, a step reads half as many bytes of
   // matrices in bf16 and a quarter in int8. Activations are rounded to the matrix's type before
   // each product, and the states of linear attention are partly bf16
-  // (docs/kernels/linear_step.md). Norms, residuals, outputs and the head of image models are fp32.
+  // (docs/kernels/linear_step.md). Norms, residuals, outputs and the head of image models are f32.
   std::optional<Precision> precision;
 };
 
@@ -60,12 +60,12 @@ class LINNET_API Model {
   std::optional<size_t> most_positions() const;
   // Images: the probability of each value of the first byte; empty for other tasks.
   std::span<const float> first_value() const;
-  // Speech: each band's mean and deviation over the corpus; empty if each utterance is normalized
-  // by its own statistics.
+  // Speech: each band's mean and standard deviation over the corpus; empty if each utterance is
+  // normalized by its own statistics.
   std::span<const float> input_mean() const;
   std::span<const float> input_deviation() const;
 
-  struct Packed;
+  struct Packed;  // the packed weights, for linnet's own code
   const Packed& packed() const { return *packed_; }
 
  private:

@@ -3,11 +3,11 @@
 //
 //   Philox rng(seed, /*stream=*/sequence_id);
 //   float u = rng.Uniform();              // in (0, 1)
-//   Philox later(seed, sequence_id, k);   // skips the first 4 k draws
+//   Philox later(seed, sequence_id, k);   // skips the first 4 k results of Next()
 //
 // Two streams of one seed never overlap, so the draws of one sequence do not depend on the rest of
-// its batch. Any draw can be recomputed from (seed, stream, counter), so no other state needs to be
-// saved.
+// its batch. The counter numbers blocks of four results of Next(). Any block can be recomputed from
+// (seed, stream, counter), so no other state needs to be saved.
 #ifndef LINNET_RNG_H_
 #define LINNET_RNG_H_
 

@@ -40,7 +40,7 @@ struct Request {
   // Returns the next token, or none to end the request. Called first with the head's outputs at
   // the prompt's last token, then with the outputs at each token that it has returned.
   std::function<std::optional<int32_t>(std::span<const float> outputs)> next;
-  // Called once, as the last callback; may be empty. Not called if next() or passed() throws, if
+  // Called once, as the last callback; may be null. Not called if next() or passed() throws, if
   // next() returns a token outside the vocabulary, or if the scheduler is destroyed before the
   // request ends.
   std::function<void(Finished)> finished;
@@ -49,11 +49,11 @@ struct Request {
   std::shared_ptr<const State> from = {};
   // Used only with an empty prompt: the head's outputs at the last token that `from` has read.
   std::shared_ptr<const std::vector<float>> outputs = {};
-  // Called while the prompt is read: after every kPiece tokens with the state, and at the prompt's
-  // end with the state and the outputs. May be empty. A later request with the same first tokens
-  // can pass that state as `from` and leave these tokens out of its prompt. Its outputs are
-  // bit-identical to those without `from` if the state has read a multiple of kPiece tokens, or all
-  // of the later request's tokens.
+  // Called while the prompt is read: after every Scheduler::kPiece tokens with the state and empty
+  // outputs, and at the prompt's end with the state and the outputs. May be null. A later request
+  // that begins with the same tokens can pass that state as `from` and leave these tokens out of
+  // its prompt. Its outputs are bit-identical to those without `from` if the state has read a
+  // multiple of kPiece tokens, or if no token of the later request is left to read.
   std::function<void(State state, std::span<const float> outputs)> passed = {};
 };
 
@@ -61,7 +61,7 @@ struct SchedulerOptions {
   size_t sequences = 64;  // maximum number of running requests
   size_t queue = 1024;    // maximum number of waiting requests
   // Maximum number of prompt tokens read between two steps, so that a long prompt does not stall
-  // generating requests. A round reads at least one piece in any case.
+  // generating requests. Run() reads at least one piece of a prompt (kPiece) in any case.
   size_t prompt_tokens = 512;
   // Calls next() of several requests concurrently, on the engine's threads. next() may then neither
   // submit nor cancel.
@@ -92,12 +92,14 @@ class LINNET_API Scheduler {
   // of several sequences, no next().
   std::optional<uint64_t> Submit(Request&& request);
 
-  // Ends a request and frees its place at once. Returns whether it was running or waiting.
+  // Ends a request at once: it frees its sequence or leaves the queue. Returns whether the request
+  // was running or waiting.
   bool Cancel(uint64_t id);
 
   // Runs one round: admits waiting requests, reads pieces of prompts, and steps each running
   // sequence by one token. Returns whether any request is left. If next() or passed() throws, the
-  // request ends without a call of `finished`. Rethrows the round's first exception at its end.
+  // request ends without a call of `finished`. At its end, Run() rethrows the first exception of
+  // the round's callbacks.
   bool Run();
 
   size_t running() const;

@@ -36,7 +36,7 @@ struct MixerSpec {
   // linear kinds
   std::string feature_map = "elu";  // one of FeatureMaps()
   int features = 0;                 // number of random features; 0: twice query_dim
-  float eps = 1e-6f;                // added to the normalizer (kind "kernel" too)
+  float eps = 1e-6f;                // added to the sum of weights (kind "kernel" too)
 
   Similarity similarity = Similarity::kSoftmax;  // kind "kernel"
 
@@ -57,14 +57,14 @@ struct MixerSpec {
 
   // gated recurrences
   int short_convolution = 4;  // width of the convolutions of queries, keys and values; 0: none
-  bool output_gate = true;    // multiplies the output by a gate
-  bool negative_eigenvalues = false;  // delta rules: strengths in (0, 2) instead of (0, 1)
+  bool output_gate = true;    // gates the output (kinds "*delta-net" and "gated-delta-product")
+  // Delta rules: the strength beta of the transition I - beta k k^T is in (0, 2) instead of (0, 1).
+  bool negative_eigenvalues = false;
   // Rank of the projection of the decay (kind "gla") or of the output gate ("rwkv7").
   int gate_rank = 16;
-  // Number of shared heads; each is used by heads / key_heads consecutive heads. 0: equal to
-  // `heads`, so none is shared. Kinds "gated-delta-net", "kda", "gated-delta-product" and "ssd"
-  // (which calls them groups) share queries and keys; kinds "full", "gla" and "retention" share
-  // keys and values.
+  // Number of key heads; heads / key_heads consecutive heads share one. 0: equal to `heads`, so
+  // none is shared. Kinds "gated-delta-net", "kda", "gated-delta-product" and "ssd" (which calls
+  // them groups) share queries and keys; kinds "full", "gla" and "retention" share keys and values.
   int key_heads = 0;
   int householders = 2;  // kind "gated-delta-product": delta steps per position
   // Lower bound <= 0 of the logarithm of the decay of a key channel; 0: none. Kind "gla" clamps the
@@ -88,7 +88,7 @@ struct MixerSpec {
 
 // The position embedding.
 enum class Positions : uint8_t {
-  kSequence,  // sines of t, in the dimensions that the value embedding leaves
+  kSequence,  // sines of t, in the dimensions of d_model that the value embedding leaves free
   // The same dimensions, divided: one half holds sines of t, one quarter sines of the row of byte
   // t + 1, and one quarter sines of the index of byte t + 1 in its row.
   kGrid,
@@ -109,6 +109,7 @@ enum class NetworkKind : uint8_t {
 };
 // kToken: the tokens of a byte-pair vocabulary.
 enum class TextUnit : uint8_t { kByte, kCharacter, kToken };
+// kUtterance: each utterance's own statistics. kCorpus: statistics of the training corpus.
 enum class BandNorm : uint8_t { kUtterance, kCorpus };
 
 // A causal stem of images: two masked 2-D convolutions, whose result is added to the embedding.
@@ -131,7 +132,8 @@ struct StemSpec {
 struct InputSpec {
   int vocabulary = 256;  // tokens 0 .. vocabulary - 1
   int max_length = 783;  // positions seen in training; sine positions continue beyond
-  // Dimensions of the value embedding. Positions take the rest of d_model unless they are added.
+  // Dimensions of the value embedding. Sine positions take the rest of d_model unless they are
+  // added (Positions::kAdded).
   int value_embedding = 128;
   Positions positions = Positions::kSequence;
   // Adds an embedding of the byte directly above the next byte (the byte to predict).
@@ -153,8 +155,8 @@ struct StackSpec {
   // Layers are x = LN(x + f(x)), or with norm_first x = x + f(LN(x)).
   bool norm_first = false;
   // Width in positions of a depthwise convolution before each layer's mixer; 0: none. In a causal
-  // network it reads the current and the previous positions, otherwise the surrounding ones (the
-  // width must then be odd).
+  // network the convolution reads the current and the previous positions, otherwise the surrounding
+  // ones (the width must then be odd).
   int convolution = 0;
   bool final_norm = true;  // a norm after the last layer; required by norm_first
   float norm_eps = 1e-5f;
@@ -232,7 +234,8 @@ struct LINNET_API ModelSpec {
   bool encoder_decoder() const { return network == NetworkKind::kEncoderDecoder; }
   bool logistics() const { return head.kind == HeadKind::kLogistics; }
   // Whether a position depends only on itself and earlier ones: always true for models of tokens;
-  // for models of frames, true if every mixer is of a kind that is always causal.
+  // for models of frames, true if every mixer is always causal (softmax attention is, with a
+  // window), and false for an LSTM.
   bool Causal() const;
   // Number of outputs of the head per position: 3 * mixtures or classes.
   int OutputSize() const { return logistics() ? 3 * head.mixtures : head.classes; }

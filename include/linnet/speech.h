@@ -43,10 +43,10 @@ struct Phone {
 
 struct Transcript {
   std::vector<Phone> phones = {};
-  std::vector<int> classes = {};  // the phones' indices in PhonesOf()
+  std::vector<int> classes = {};  // the phones' indices in PhonesOf(), which lacks the blank
   double seconds = 0;             // length of the audio
-  // In nats. Without a beam: of the most likely path. With a beam: of the phones, summed over the
-  // paths that the search kept.
+  // In nats. With beam = 1: of the most likely CTC path. With a larger beam: of the phones, summed
+  // over the CTC paths that the search kept.
   double log_probability = 0;
 };
 
@@ -70,7 +70,7 @@ class LINNET_API Transcriber {
 
   // Throws InputError for audio at another rate, or shorter than a frame (25 ms).
   Transcript Transcribe(const Audio& audio);
-  // The log-probabilities [positions, classes] that Transcribe() decodes.
+  // The log-probabilities [positions, 1 + phones] that Transcribe() decodes; index 0 is the blank.
   std::vector<float> LogProbabilities(const Audio& audio);
 
  private:

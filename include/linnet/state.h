@@ -1,6 +1,6 @@
 // Recurrent state of sequences: everything needed to continue them. Its size is known before the
-// first token. Only caches of softmax attention and kept tokens grow, once a sequence is longer
-// than the training length.
+// first token. Only two kinds grow, once a sequence is longer than the training length: caches of
+// keys and values, and token lists (StateKind::kCache and kTokens).
 //
 //   State state = engine.NewState(/*batch=*/1);
 //   engine.Prefix(state, prompt, prompt.size(), {});
@@ -54,7 +54,7 @@ class LINNET_API State {
   size_t batch() const;
   // Tokens that a sequence has read. Throws InputError if there is no such sequence.
   size_t position(size_t sequence = 0) const;
-  // StateBytes() for each sequence, plus the growth of caches.
+  // StateBytes() for each sequence, plus the growth of caches and token lists.
   size_t bytes() const;
 
   State Clone() const;

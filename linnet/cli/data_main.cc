@@ -90,7 +90,7 @@ DownloadOutcome Fetch(const DataCommand& command, const RemoteFile& file) {
 }
 
 // Unpacks the data set's archive into the archive's folder. Returns the number of files. Throws
-// InputError if the file with a known checksum is missing or differs.
+// InputError if the archive lacks the set's `contains` file, or if that file's checksum is wrong.
 size_t Unpack(const DataCommand& command) {
   const DownloadableSet& set = *command.set;
   const std::string path = (std::filesystem::path(command.to) / set.files[0].name).string();

@@ -28,11 +28,11 @@ void AddDatasetOptions(CLI::App* verb, DatasetOptions& options, const std::strin
 
 struct DrawingOptions {
   std::string out;
-  std::string sampler = "density";
+  std::string sampler = "density";    // or "reference" (--sampler)
   std::optional<uint64_t> seed = {};  // if missing, ToSampleOptions() sets a random one
   float temperature = 1.0f;
   size_t batch = 64;
-  int scale = 4;
+  int scale = 4;  // an image pixel becomes scale x scale pixels of the PNG
 };
 void AddDrawingOptions(CLI::App* verb, DrawingOptions& options);
 void AddBatchOption(CLI::App* verb, size_t& batch);

@@ -115,7 +115,7 @@ void Run(Options& options) {
   }
 }
 
-// Adds an option that may be repeated, with one value each time.
+// Adds an option that may be repeated; each occurrence takes one value.
 CLI::Option* AddRepeated(CLI::App& app, const std::string& name, std::vector<std::string>& values,
                          const std::string& help) {
   return app.add_option(name, values, help)

@@ -185,7 +185,7 @@ void RunUntilSignal(server::Server& server, const sigset_t& signals, double grac
 // Raises the limit of open descriptors. Each connection needs one, and many systems allow only
 // 1,024 unless a program asks for more.
 void AllowDescriptors(size_t connections) {
-  constexpr rlim_t kOthers = 256;
+  constexpr rlim_t kOthers = 256;  // descriptors that are not connections
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = std::max(limit.rlim_cur, std::min(limit.rlim_max, connections + kOthers));

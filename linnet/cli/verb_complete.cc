@@ -26,7 +26,7 @@ struct CompleteArguments {
   bool json = false;
 };
 
-constexpr uint8_t kUnknown = 128;
+constexpr uint8_t kUnknown = 128;  // gray, for the bytes that are not given
 
 // The images to complete: `count` images of the data set or, without --data, samples of the model.
 std::vector<uint8_t> Originals(CompleteArguments& options, const Drawer& drawer) {

@@ -35,8 +35,7 @@ class Canvas {
   // Throws InputError unless `path` ends in .png or .svg.
   static bool IsSvg(const std::string& path);
 
-  // `width` and `height` are in logical pixels. A PNG has `scale` pixels per logical pixel in each
-  // direction; an SVG ignores `scale`. Throws RuntimeError if no font is installed.
+  // A PNG has `scale` pixels per unit of width and height. Throws RuntimeError without a font.
   Canvas(double width, double height, double scale, const std::string& path);
 
   cairo_t* cairo() const { return cairo_.get(); }

@@ -157,8 +157,7 @@ class Panel {
     y_range_ = FitRange(y, plot_.y.log);
   }
 
-  // 0 for range.low, 1 for range.high.
-  static double Position(double value, Range range, bool log) {
+  static double Position(double value, Range range, bool log) {  // 0 at range.low, 1 at range.high
     return log ? std::log10(value / range.low) / std::log10(range.high / range.low)
                : (value - range.low) / (range.high - range.low);
   }
@@ -180,8 +179,7 @@ class Panel {
     frame_.left =
         box.left + (plot_.y.label.empty() ? 0 : 1.7 * kAxisLabelSize) + y_tick_width_ + kTickGap;
     frame_.right = box.right;
-    // The last tick label may extend beyond the box. Shrinks the frame to make room for it, twice,
-    // because the ticks of the narrower frame may differ.
+    // Makes room for the last tick label, twice: a narrower frame may have other ticks.
     for (int round = 0; round < 2; ++round) {
       FindXTicks();
       double right = box.right;
@@ -192,8 +190,7 @@ class Panel {
     }
   }
 
-  // Number of ticks that fit, at least 2.
-  static size_t Room(double length, double each) {
+  static size_t Room(double length, double each) {  // number of ticks that fit, at least 2
     return static_cast<size_t>(std::max(2.0, length / each));
   }
   double Width(const Tick& tick) const { return canvas_.TextWidth(tick.label, kTickSize); }
@@ -414,8 +411,7 @@ class Panel {
     double middle = box.top + kLegendPadding / 2 + kLegendRow / 2;
     for (size_t e = 0; e < entries_.size(); ++e, middle += kLegendRow) {
       const size_t i = entries_[e];
-      // If not all entries fit, the last row gives the number of the others.
-      const bool cut = e + 1 == rows && entries_.size() > rows;
+      const bool cut = e + 1 == rows && entries_.size() > rows;  // this row counts the rest
       if (!cut) {
         if (plot_.series[i].style != Style::kPoints) {
           SetStroke(i);

@@ -12,8 +12,7 @@ namespace {
 constexpr double kLargest = 1e100, kSmallest = 1e-100;
 // A range narrower than this fraction of max(|low|, |high|) is treated as a point.
 constexpr double kLeastSpan = 1e-9;
-// A tick outside of the range by at most this fraction of a step (on a logarithmic axis, of the
-// range's end) counts as inside, to allow for rounding.
+// Ticks outside by this fraction of a step (log: of the range's end) count as inside (rounding).
 constexpr double kSlack = 1e-6;
 // Beyond these bounds labels use powers of ten, as in "10⁻⁴".
 constexpr double kSmallPlain = 0.9e-3, kLargePlain = 0.9e15;
@@ -61,9 +60,8 @@ double Scaled(double m, int exponent) {
 
 std::vector<Tick> LinearTicks(Range range, size_t most) {
   const double span = range.high - range.low;
-  // Tries the steps m * 10^exponent for m = 1, 2 and 5, beginning with one that is too small.
   int exponent = static_cast<int>(std::floor(std::log10(span))) - 4;
-  int m = 1;
+  int m = 1;  // tries steps m * 10^exponent with m = 1, 2, 5; the first is too small
   double step = 0, first = 0, last = 0;
   while (true) {
     step = Scaled(m, exponent);

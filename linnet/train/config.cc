@@ -44,7 +44,7 @@ std::string ToJson(const TrainConfig& config) {
               [&](const char* name, const std::string& task, const char*, const auto& field) {
                 if (Takes(task, config.task)) object[name] = field;
               });
-  // Paths may hold invalid UTF-8.
+  // Paths may hold invalid UTF-8, on which dump() throws by default.
   return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
@@ -160,6 +160,8 @@ void Validate(const TrainConfig& config) {
           "; set --query-dim and --value-dim");
 }
 
+// Validate() reports "model: FIELD is ..." or "model: unknown FIELD ...". Removes "model: " and, if
+// the field has a flag, replaces FIELD by it.
 void ValidateSpec(const ModelSpec& spec) {
   constexpr std::string_view kWhere = "model";
   try {
@@ -214,9 +216,8 @@ std::vector<std::string> PatternOf(const std::string& attention) {
   return kinds;
 }
 
-// Calls visit(name, of_softmax, setting, parameter) for each option that only some mixers have;
-// of_softmax is true if only softmax attention has it. The setting in `c` and the parameter in
-// `mixer` have the same default.
+// Calls visit(name, of_softmax, c's field, mixer's field) for each option that only some mixers
+// have; of_softmax is true if only softmax attention has it. Both fields have the same default.
 template <class Config, class Visit>
 void VisitMixerOptions(Config& c, MixerSpec& mixer, const Visit& visit) {
   visit("window", true, c.window, mixer.window);
@@ -302,9 +303,9 @@ void SetPositions(const TrainConfig& config, InputSpec& input) {
   if ((config.d_model - input.value_embedding) % 2 == 1) ++input.value_embedding;
 }
 
-// Expands the pattern to one mixer per layer. Several layers mix in the values of an earlier layer;
-// the first of them gets value_rank 0, because no layer before it has such values. The others read
-// the values of this first layer.
+// Expands the pattern to one mixer per layer. Sets value_rank to 0 in the first layer that would
+// mix in the values of an earlier layer, because there are none yet. All later ones mix in the
+// values of this first layer.
 void PassFirstValues(StackSpec& stack) {
   std::vector<MixerSpec> layers;
   bool first = true;

@@ -129,8 +129,8 @@ struct TrainConfig {
 };
 
 // VisitFields() is the single list of a config's fields, for flags, files and help. It calls
-// visit(name, tasks, help, field) for each field; see Takes() for `tasks`. A task that shares a
-// setting with other tasks is added to `tasks`, or has a line of its own with another help text.
+// visit(name, tasks, help, field) for each field. `tasks` names all tasks that have the setting
+// (see Takes()). If its help text differs between tasks, the setting has one line for each text.
 
 // Network settings, which all tasks share.
 template <typename Config, typename Visit>
@@ -396,7 +396,7 @@ double LearningRate(const TrainConfig& config, int64_t step, int64_t steps);
 // The task sets its own fields. Throws InputError, naming the flag, on an unknown name.
 ModelSpec BaseSpec(const TrainConfig& config);
 
-// Resets each mixer option that no layer of --attention has to its default. BaseSpec() throws
+// Resets to its default each mixer option that no layer of --attention has. BaseSpec() throws
 // InputError if such an option has another value.
 void DropUnusedOptions(TrainConfig& config);
 

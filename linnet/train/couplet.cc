@@ -13,6 +13,7 @@ namespace linnet::train {
 namespace {
 
 constexpr char kComma[] = "，";
+// OfOtherLength() joins at most kMostPieces parts of at most kLongestPiece characters.
 constexpr size_t kMostPieces = 4, kLongestPiece = 7;
 
 class CoupletTask : public Task {
@@ -149,11 +150,11 @@ class CoupletTask : public Task {
     return sequences;
   }
 
-  // A training example of a length that pairs may not have. If `pieces` is 1, it is a Piece of pair
-  // `index`.
-  // Otherwise it joins up to `pieces` pieces or whole pairs, most of them separated by commas: the
-  // first is from pair `index`, the others are from random pairs. Random pairs without pieces are
-  // skipped; if pair `index` has no pieces, the example is that whole pair.
+  // A training example of a length that pairs may not have. If `pieces` is 1, it is a Piece
+  // (couplets.h) of pair `index`. Otherwise it joins up to `pieces` pieces or whole pairs, most of
+  // them separated by commas: the first is from pair `index`, the others are from random pairs.
+  // Random pairs without pieces are skipped; if pair `index` has no pieces, the example is that
+  // whole pair.
   TokenSequence OfOtherLength(uint32_t index, size_t pieces, Philox& rng) const {
     std::vector<int32_t> first, second;
     for (size_t i = 0; i < pieces; ++i) {

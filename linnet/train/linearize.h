@@ -7,9 +7,9 @@
 //   config.init = result.path;
 //   Train(kTextTask, config, /*resume=*/false, hooks);
 //
-// All layers whose mixer changes are matched at the same time. Each new layer reads the input of
-// the same layer in the given model. Its attention (from the norm to the output projection) learns
-// the given attention's output for that input: the loss is |new - given|^2 / |given|^2. The
+// Matching trains all layers that get a new mixer at the same time. Each new layer reads the input
+// of the same layer in the given model. Its attention (from the norm to the output projection)
+// learns the given attention's output for that input: the loss is |new - given|^2 / |given|^2. The
 // projections of queries, keys, values and output begin as copies of the given ones where their
 // shapes allow; everything outside of attention is copied.
 #ifndef LINNET_TRAIN_LINEARIZE_H_

@@ -149,7 +149,7 @@ void Processes::Broadcast(const std::vector<torch::Tensor>& tensors) const {
 
 Processes Processes::FromEnvironment() {
   if (!Launched() || Number("WORLD_SIZE", 1, 1 << 20) == 1) return Processes();
-  return OnThisMachine(0, 2, "");
+  return OnThisMachine(0, 2, "");  // throws
 }
 
 Processes Processes::OnThisMachine(int, int size, const std::string&) {

@@ -23,22 +23,24 @@ namespace linnet::train {
 class Processes {
  public:
   static constexpr std::chrono::minutes kJoinTime{30};
-  // Long, since the others wait while the first process validates. The end of a process is noticed
-  // at once, because its connections close.
+  // Long enough to wait while the first process validates. The end of a process is noticed at once,
+  // because its connections close.
   static constexpr std::chrono::hours kAnswerTime{3};
-  // The time that the parent of processes on one machine has to end them after one has failed. Only
-  // after this time does another one report that it lost the first.
+  // How long the processes of one parent wait, except the first one, before they report an error.
+  // The first one reports at once; the parent then ends the others. Every process waits twice as
+  // long before it reports a lost connection.
   static constexpr std::chrono::seconds kParentsTime{2};
 
-  // One process.
+  // This process alone.
   Processes();
   ~Processes();
   Processes(Processes&&) noexcept;
   Processes& operator=(Processes&&) noexcept;
 
-  // Joins the processes that torchrun or a job scheduler has started: RANK, WORLD_SIZE, MASTER_ADDR,
-  // MASTER_PORT and, optionally, LOCAL_WORLD_SIZE. Without WORLD_SIZE, one process. Throws
-  // InputError if a variable is malformed or missing, or if this libtorch has no Gloo.
+  // Joins the processes that torchrun or a job scheduler has started. Reads the variables RANK,
+  // WORLD_SIZE, MASTER_ADDR, MASTER_PORT and, optionally, LOCAL_WORLD_SIZE. Without WORLD_SIZE,
+  // returns this process alone. Throws InputError if a variable is malformed or missing, or if this
+  // libtorch has no Gloo.
   static Processes FromEnvironment();
   // Whether WORLD_SIZE is set.
   static bool Launched();
@@ -49,7 +51,7 @@ class Processes {
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  int local_size() const { return local_size_; }  // the number of them on this machine
+  int local_size() const { return local_size_; }  // number of processes on this machine
   bool first() const { return rank_ == 0; }
 
   // Replaces each tensor by its sum over the processes. The tensors are on the CPU and have the
@@ -57,7 +59,7 @@ class Processes {
   void Sum(const std::vector<torch::Tensor>& tensors) const;
   // Replaces each tensor by that of the process of rank 0.
   void Broadcast(const std::vector<torch::Tensor>& tensors) const;
-  // Waits until every process has come here.
+  // Waits until every process has called Wait().
   void Wait() const;
 
  private:

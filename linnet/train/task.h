@@ -50,7 +50,7 @@ struct Part {
 
 struct StepLoss {
   torch::Tensor value;    // scalar, to be minimized
-  DeviceMetrics metrics;  // to log and display; the first one measures the loss
+  DeviceMetrics metrics;  // to log and display; the first one is the loss, in any unit
   int64_t tokens = 0;     // number of tokens read
 };
 
@@ -58,7 +58,8 @@ class Task {
  public:
   virtual ~Task() = default;
   // BaseSpec(config) with the task's fields: ModelSpec::part, vocabulary or inputs, head and
-  // max_length. A task without a task-specific part leaves ModelSpec::part unchanged.
+  // max_length. ModelSpec::part is the task's own spec, such as ImageSpec; a task without its own
+  // spec leaves it unchanged.
   virtual ModelSpec Spec() const = 0;
   // Number of updates in a pass over the data; 0 if the data is infinite.
   virtual int64_t StepsPerEpoch() const { return 0; }

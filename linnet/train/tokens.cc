@@ -19,10 +19,10 @@ namespace {
 // A batch: input tokens [N, L], padded with zeros, and the predictions that the loss counts.
 struct Batch {
   Tensor inputs;
-  std::vector<int64_t> rows, wanted;  // indices n L + t of inputs, and the tokens that follow them
+  std::vector<int64_t> rows, wanted;  // indices n * L + t into inputs, and the tokens to predict
 };
 
-// Makes a batch with a row for each sequence: its tokens from index begin(sequence) on.
+// Makes a batch of the sequences' tokens, of each from index begin(sequence) on.
 template <class BeginOf>
 Batch Padded(std::span<const TokenSequence> sequences, BeginOf begin) {
   const auto n = static_cast<int64_t>(sequences.size());

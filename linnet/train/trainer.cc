@@ -48,7 +48,7 @@ torch::Device DeviceNamed(const std::string& name, const std::string& precision)
         "--device cuda: this libtorch finds no CUDA device; see docs/gpu.md on how to ",
         "build with a libtorch for CUDA");
   }
-  // With --precision bf16, operands of matrix products are already rounded, so TF32 loses nothing.
+  // With --precision bf16, operands of matrix products are already in bf16, so TF32 loses nothing.
   // With fp32, TF32 is off.
   at::globalContext().setAllowTF32CuBLAS(precision == "bf16");
   return torch::kCUDA;
@@ -128,7 +128,7 @@ class Run {
       saved_step_ = progress_.step;
     }
     done_ = progress_.step >= steps_ && folder_.ModelStep() == progress_.step;
-    CompareProcesses(resume);  // from here on, all have read the folder
+    CompareProcesses(resume);  // waits until all have read the folder, which the first now changes
     if (!processes_.first()) return;
     folder_.RemoveLeftovers();
     // A resumed run keeps the old config.json until it has saved a checkpoint with the new
@@ -187,7 +187,7 @@ class Run {
     if (log_) log_->Write(record);
   }
 
-  // The settings that all processes must share: without the machine's own ones.
+  // The settings that all processes must share: all but those that may differ between machines.
   json SharedSettings() const {
     json config = json::parse(ToJson(config_));
     for (const char* local : {"out", "data", "dictionary", "validation", "threads"}) {
@@ -312,12 +312,11 @@ class Run {
                        "; try a lower --lr");
   }
 
-  // Computes the loss of each of this process's parts of the next update's batch, and their
-  // gradients if `backward`. Returns the sums of the metrics and tokens over all parts and
-  // processes; StepLoss::value stays empty. Throws
-  // RuntimeError if a loss is not finite; the message names the place with `at` and `step`, as in
-  // "after step 10". If `backward` is true, a loss on a GPU is not checked, because that would wait
-  // for the GPU.
+  // Computes the losses of this process's parts of the next batch and, if `backward`, their
+  // gradients. Returns the sums of the metrics and tokens over all parts and processes;
+  // StepLoss::value stays empty. Throws RuntimeError if a loss is not finite; the message names the
+  // time by `at` and `step`, as in "after step 10". If `backward` is true, a loss on a GPU is not
+  // checked, because that would wait for the GPU.
   StepLoss BatchLoss(bool backward, const char* at, int64_t step) {
     StepLoss total;
     const int parts = config_.accumulate;
@@ -335,8 +334,8 @@ class Run {
     return total;
   }
 
-  // Adds up metrics and tokens, and learns whether a process has been asked to stop. Returns whether
-  // all losses were finite.
+  // Adds up metrics and tokens over all processes. Sets stop_ if one of them has been asked to
+  // stop. Returns whether all losses were finite.
   bool SumOverProcesses(bool finite, StepLoss& total) {
     if (processes_.size() == 1) return finite;
     const torch::Tensor known = torch::tensor(
@@ -352,8 +351,8 @@ class Run {
     return true;
   }
 
-  // Gives each process other random numbers. Only the first one's random state is in a checkpoint,
-  // so those of the others are a function of the step.
+  // Seeds a process other than the first, each differently. A checkpoint has only the first one's
+  // random state, so the others derive a seed from each step: this makes them resumable, too.
   void SeedDropout() const {
     const auto rank = static_cast<uint64_t>(processes_.rank());
     torch::manual_seed(Philox(config_.seed, rank, static_cast<uint64_t>(progress_.step)).Next64());
@@ -508,7 +507,8 @@ class Run {
     return metrics;
   }
 
-  // The first process validates. The others get the first metric, without its name.
+  // The first process validates. The others get its first metric without the name, for
+  // --lr-patience.
   Metrics Validate() {
     torch::NoGradGuard no_grad;
     Metrics metrics = {{"", 0.0}};
@@ -608,12 +608,12 @@ class Run {
   int64_t steps_ = 0, saved_step_ = -1;
   bool done_ = false;  // resumed, and nothing is left to do
   bool stop_ = false;  // one of several processes has been asked to stop
-  double aside_ = 0;
+  double aside_ = 0;   // seconds in Aside()
   // The best validation since the start or the last resumption.
   double best_ = std::numeric_limits<double>::infinity();
   int64_t best_step_ = 0;
-  MeanMetrics mean_;  // since the last record
-  std::string shown_, begin_;
+  MeanMetrics mean_;           // since the last record
+  std::string shown_, begin_;  // the latest metrics, for display; see Begin()
 };
 
 }  // namespace

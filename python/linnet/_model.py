@@ -435,7 +435,7 @@ class Model:
     def new_state(self, batch: int = 1) -> State:
         """A state of `batch` sequences that have read nothing.
 
-        Raises InputError for a model without a recurrent form.
+        Raises InputError for a model that reads whole sequences only.
         """
         count = _checks.integer(batch, "batch", 1)
         with self._engine() as engine:

@@ -48,7 +48,8 @@ class Transcriber:
 
     @property
     def delay(self) -> float:
-        """Maximum delay from the beginning of a phone to its recognition, in seconds of audio."""
+        """Delay from the beginning of a phone to its recognition, in seconds of audio. The actual delay may be longer,
+        by at most a stride of the model plus the length of the piece passed to feed()."""
         return library.transcriber_delay(self._handle)
 
     @property

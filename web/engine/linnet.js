@@ -7,9 +7,9 @@
 //   const outputs = state.step([0]);              // the head's outputs for the next byte
 //   const byte = model.drawByte(outputs, 1, {seed: 7});
 //
-// linnet.d.ts has the types. An object owns memory of the module. free() releases the memory at once; without free(),
-// it is released when JavaScript collects the object. A call blocks its thread, so pages call from a worker. Callbacks
-// must not call linnet.
+// linnet.d.ts has the types. A model or state owns memory of the module. free() releases the memory at once; without
+// free(), it is released when JavaScript collects the object. A call blocks its thread, so pages call from a worker.
+// Callbacks must not call linnet.
 
 const STATUS = ['', 'input', 'runtime', 'memory', 'unsupported', 'internal', 'cancelled'];
 const STATE_KINDS = ['none', 'constant', 'cache', 'tokens'];
@@ -49,7 +49,7 @@ export class Linnet {
   #calls = new Map();  // callbacks of the calls in progress, by number
   #count = 0;
   #inCallback = false;
-  #owned = new FinalizationRegistry(release => release());
+  #owned = new FinalizationRegistry(release => release());  // frees the memory of collected objects
 
   static async start(module) {
     const linnet = new Linnet();
@@ -102,12 +102,14 @@ export class Linnet {
     });
   }
 
-  // For the classes of this file.
+  // The methods below are for the other classes of this file. `at` is an address in the module's memory.
 
+  // A view of the memory, valid until the module's memory grows.
   bytes(at, size) {
     return new Uint8Array(this.c.memory.buffer, at, size);
   }
 
+  // The string at `at`, which ends with NUL.
   text(at) {
     const memory = new Uint8Array(this.c.memory.buffer);
     return decode(memory.subarray(at, memory.indexOf(0, at)));
@@ -126,12 +128,13 @@ export class Linnet {
     if (this.#inCallback) throw new LinnetError('input', 'a callback must not call linnet');
   }
 
+  // Returns the pointer that a call of the C API gave; throws the call's error if it is NULL.
   handle(pointer) {
     if (pointer === 0) throw this.error();
     return pointer;
   }
 
-  /** Calls body(arena) and frees what the arena allocated. */
+  /** Calls body(arena) and frees what the arena allocated. Callers name the arena `at`: at.put(x) is an address. */
   scope(body) {
     this.guard();
     const arena = new Arena(this);
@@ -166,6 +169,7 @@ export class Linnet {
     }
   }
 
+  // Calls release() when JavaScript has collected `object`, unless disown(object) was called.
   own(object, release) {
     this.#owned.register(object, release, object);
   }
@@ -175,7 +179,7 @@ export class Linnet {
   }
 }
 
-/** Memory of one call. */
+/** Memory of the module for the arguments and results of one call. Methods return addresses. */
 class Arena {
   #blocks = [];
 
@@ -210,7 +214,8 @@ class Arena {
     return this.put(new TextEncoder().encode(`${text}\0`));
   }
 
-  // Fills a struct of options: [[offset, type, value], ...] after its ..._init() function.
+  // A struct of options: `init` (a ..._init() of the C API) sets the defaults, and `fields` ([offset, type, value])
+  // replace those whose value is not undefined.
   options(size, init, fields) {
     const at = this.room(size);
     this.linnet.check(init(at, size));

@@ -5,8 +5,8 @@ const at = id => document.getElementById(id);
 const paper = at('paper');
 let drawing = new Float32Array(SIDE * SIDE);  // 0 .. 255, white on black as in MNIST
 let surprise = null;  // bits of each pixel of the drawing, if asked for
-let answers = [];  // {pixels, bits, canvas}
-let erasing = false, cursor = null;
+let answers = [];  // the continuations in the gallery: {pixels, bits, canvas}
+let erasing = false, cursor = null;  // cursor: {x, y} of the pixel that the arrow keys have reached
 
 studio.begin({
   zh: {
@@ -36,7 +36,7 @@ studio.begin({
   },
 });
 
-const rows = () => Number(at('cut').value);
+const rows = () => Number(at('cut').value);  // the rows above the dashed line
 const bytes = () => Uint8Array.from(drawing, Math.round);
 
 function show() {
@@ -54,7 +54,7 @@ function show() {
 
 // Draws or erases a stroke between two points. Ink is full up to 0.6 pixels from the stroke and ends at 1.6 pixels.
 function stroke(from, to) {
-  if (studio.working !== null) {  // its answers would not match the changed drawing
+  if (studio.working !== null) {  // answers of running work would not match the changed drawing
     studio.quit();
     shell.say();
   }
@@ -77,7 +77,7 @@ function point(event) {
   return {x: SIDE * (event.clientX - box.left) / box.width, y: SIDE * (event.clientY - box.top) / box.height};
 }
 
-let last = null;
+let last = null;  // the last point of the stroke in progress
 paper.addEventListener('pointerdown', event => {
   if (!event.isPrimary || event.button !== 0) return;
   paper.setPointerCapture(event.pointerId);
@@ -151,6 +151,7 @@ async function continueFrom(known, alone, seed, signal) {
   return ['done', {time: Math.round(microseconds), state: studio.bytes(stateBytes)}];
 }
 
+// Continues the rows above the dashed line, in the gallery.
 function finish() {
   const known = bytes().slice(0, rows() * SIDE);
   if (!known.some(byte => byte > 0)) {

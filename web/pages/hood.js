@@ -58,7 +58,7 @@ function show({sums, layers, heads: perLayer, dim}) {
   });
 }
 
-let last = null;
+let last = null;  // the worker's last event
 function report() {
   if (last === null) return;
   at('position').textContent = shell.filled('of', {n: last.position + 1});

@@ -43,10 +43,11 @@ function smooth(lane) {
   });
 }
 
-let plotted = 0;  // when plot() ended
+let plotted = 0;  // the time at which plot() last ended
 function plot() {
   const curves = LANES.map(lane => smooth(lane));
-  // The first pixels are slower while the browser still compiles the engine; they may leave the picture.
+  // The axis ends at 1.3 times the 90th percentile of the times. The first pixels may be slower than that, while the
+  // browser still compiles the engine; their times are cut off.
   const times = curves.flat().map(([, time]) => time).sort((a, b) => a - b);
   const most = 1.3 * Math.max(1, times[Math.floor(0.9 * (times.length - 1))] ?? 1);
   const x = position => 48 + 580 * position / PIXELS, y = time => 190 - 170 * Math.min(1, time / most);
@@ -82,7 +83,7 @@ async function run(lane, seed, signal) {
     at(`time-${lane}`).textContent = `${Math.round(smooth(lane).at(-1)[1])} µs`;
     at(`memory-${lane}`).textContent = studio.bytes(memory);
     report(lane);
-    if (performance.now() - plotted > 150) plot();  // a plot takes longer than a lap
+    if (performance.now() - plotted > 150) plot();  // plot() takes longer than the time between two messages
   }});
   return memory;
 }

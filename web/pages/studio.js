@@ -4,8 +4,8 @@
 
 const studio = {
   worker: null,
-  waiting: new Map(),
-  count: 0,
+  waiting: new Map(),  // the running tasks by id: {handle, resolve, reject}
+  count: 0,  // the id of the last task
 
   // The models, as web/build writes them: file and precision.
   models: {
@@ -64,8 +64,8 @@ const studio = {
     else resolve(done);
   },
 
-  // Begins a page with its words, or tells the visitor that the browser is too old. The stop button and Escape stop the
-  // work of the page.
+  // Begins a page with its texts, `words`. Tells the visitor if the browser is too old. The stop button and Escape stop
+  // the work of the page.
   begin(words) {
     shell.begin(words);
     document.getElementById('stop').addEventListener('click', () => this.working?.abort());
@@ -74,7 +74,7 @@ const studio = {
   },
 
   // Runs body(signal), the work of the page, and stops earlier work. body resolves to the final message, [key, values].
-  working: null,
+  working: null,  // the AbortController of the work in progress
   async work(body) {
     if (!this.supported()) return;
     this.working?.abort();
@@ -111,8 +111,8 @@ const studio = {
     return count < 1e6 ? `${Math.round(count / 1e3)} kB` : `${(count / 1e6).toFixed(2)} MB`;
   },
 
-  // Draws gray pixels [height, width] on a canvas of this size: dark on light in both themes. heat: bits of each pixel,
-  // shown in red.
+  // Draws gray pixels [height, width] on a canvas of this size: dark on light in both themes. Pixels before `from` are
+  // transparent. heat: bits of each pixel, shown in red.
   paint(canvas, pixels, {from = 0, heat = null} = {}) {
     const context = canvas.getContext('2d');
     const image = context.createImageData(canvas.width, canvas.height);

@@ -2,7 +2,7 @@
 'use strict';
 const at = id => document.getElementById(id);
 const TOKENS = 600;
-let given = '', written = '';
+let given = '', written = '';  // the story: the prompt, and its continuation by the network
 
 studio.begin({
   zh: {
@@ -50,7 +50,7 @@ function write(prompt) {
   });
 }
 
-// The text of the story before a place in it.
+// The text of the story before a boundary point of the DOM: `offset` in `node`.
 function textBefore(node, offset) {
   const before = document.createRange();
   before.setStart(at('story'), 0);

@@ -7,8 +7,8 @@ const engine = () => loading ??= load(fetch('linnet.wasm')).catch(error => {
   loading = null;
   throw error;
 });
-const models = new Map();  // by file and precision: {opened: promise, tells: functions told of the download}
-const running = new Set();
+const models = new Map();  // by file and precision: {opened: promise, tells: the `tell` of each waiting task}
+const running = new Set();  // ids of the tasks in progress, except stopped ones
 
 // turn() lets the worker receive waiting messages, such as a stop, before the task goes on.
 const channel = new MessageChannel();
@@ -18,6 +18,8 @@ const turn = () => new Promise(resolve => {
   turns.push(resolve);
   channel.port2.postMessage(0);
 });
+
+// The functions below report to the page by tell(event, data).
 
 async function download(name, tell) {
   const response = await fetch(`models/${name}.safetensors`);
@@ -136,8 +138,9 @@ const tasks = {
       p === 0 ? 0 : net.byteBits(outputs.subarray((p - 1) * net.outputs, p * net.outputs), byte, p))};
   },
 
-  /** Draws one image at full speed: events {position, bytes, microseconds per byte since the last event, usedBytes}. A
-   *  cache has room for the whole image; usedBytes counts only the keys and values so far. */
+  /** Draws one image at full speed: events {position, bytes, microseconds, usedBytes}, where microseconds is the time
+   *  per byte since the last event. A cache has room for the whole image; usedBytes counts only the keys and values so
+   *  far. */
   async race({file, precision, seed}, tell, id) {
     const net = await model(file, precision, tell);
     const pace = new Pace(id), state = net.newState(1), total = net.imageBytes;

@@ -75,8 +75,8 @@ ordered_json ToJson(const Metrics& metrics) {
   return object;
 }
 
-// Writes OUT/linearize.json: the validation metrics before and after each step, and the error of
-// each layer's attention before and after matching.
+// Writes OUT/linearize.json: the validation metrics of the given model and after each of the steps
+// that --help lists, and the error of each layer's attention before and after matching.
 void WriteRecord(const LinearizeCommand& command, const TrainConfig& config,
                  const train::MatchResult& match, const Metrics& trained) {
   ordered_json layers = ordered_json::array();

@@ -175,13 +175,14 @@ int TrainInForks(const TrainCommand& command, const TrainConfig& config) {
   const TemporaryFolder folder;
   const cli::Forks forks = cli::Fork(command.processes);
   if (forks.parent()) return forks.exit_code;
-  train::Processes processes;  // ends its connections only after the wait below
+  train::Processes processes;  // outside the try block: its connections must outlive the wait
   try {
     processes =
         train::Processes::OnThisMachine(forks.rank, command.processes, folder.path() + "/store");
     return TrainTogether(command, config, processes);
   } catch (...) {
-    // Most errors occur in all processes; the parent ends the others once the first has reported.
+    // Most errors occur in all processes. Only rank 0 reports at once: when it exits, the parent
+    // ends the others, before their wait is over.
     if (forks.rank > 0) std::this_thread::sleep_for(train::Processes::kParentsTime);
     throw;
   }
