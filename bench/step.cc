@@ -157,9 +157,10 @@ void AddStep(CLI::App& bench) {
   auto options = std::make_shared<StepBenchOptions>();
   cli::AddOption(verb, "MODEL", options->models, "",
                  "Models to time (default: the shipped digits model and the paper's MNIST model)");
-  cli::AddListOption(verb, "--language", options->languages, "KINDS",
-                     "Instead, time language models with these mixers (12 layers of width 768, "
-                     "random weights): gated-delta-net, rwkv7, ...");
+  cli::AddListOption(
+      verb, "--language", options->languages, "KINDS",
+      "In place of MODEL: time language models with these mixers (12 layers of width 768, "
+      "random weights): gated-delta-net, rwkv7, ...");
   cli::AddListOption(verb, "--precision", options->precisions, "NAMES",
                      "With --language: one or more of f32, bf16 and int8");
   AddBenchOptions(verb, *options);

@@ -551,7 +551,7 @@ the longer half of the lengths.)",
   cli::AddListOption(verb, "--methods", options->methods, "NAMES",
                      "Methods, for example linear,softmax (default: all)");
   cli::AddOption(verb, "--tokens", options->tokens, "N",
-                 "Positions per batch: as many whole sequences as fit, at least one",
+                 "Batch size in positions: a batch holds N / length sequences, at least one",
                  positive(1, 1 << 24));
   verb->add_flag_callback(
       "--all-positions", [options] { options->causal = false; },

@@ -281,7 +281,7 @@ SIGTERM stops the server after the running requests. If LINNET_API_KEY is set in
   AddOption(verb, "--snapshot-folder-size", options->folder_mb, "MB",
             "Maximum size of --snapshot-folder", Between(0, 1e9));
   AddOption(verb, "--max-candidates", server.limits.candidates, "N",
-            "Maximum number of candidates per first line of a couplet, and of texts per prompt",
+            "Largest n of a request: candidates for a first line, or texts for a prompt",
             Between(1, 1024));
   AddOption(verb, "--max-tokens", server.limits.tokens, "N",
             "Largest max_tokens that a text request may have; the prompt does not count",

@@ -182,12 +182,12 @@ void AddSpeechTranscribe(CLI::App& app) {
   CLI::App* verb = AddVerb(
       app, "transcribe", "Transcribe recordings to phones with their times",
       R"(Reads WAV, FLAC and uncompressed NIST SPHERE; '-' is standard input. Averages the channels,
-and resamples recordings to the model's sample rate. Prints one line per recording: pairs of a start
-time, in seconds, and a phone. If a recording cannot be read or is shorter than a frame (25 ms), an
-error on stderr names the recording, the others are still transcribed, and the exit code is 2. With
---causal, sound is transcribed as it arrives (WAV, from a pipe) in constant memory, and each phone
-is printed on its own line as soon as it is detected; a recording shorter than a frame then gives no
-phones and no error.)",
+and resamples recordings to the model's sample rate. Prints one line per recording: its name, then
+pairs of a start time, in seconds, and a phone. If a recording cannot be read or is shorter than a
+frame (25 ms), an error on stderr names the recording, the others are still transcribed, and the
+exit code is 2. With --causal, sound is transcribed as it arrives, in constant memory (a pipe must
+carry WAV), and each phone is printed on its own line as soon as it is detected; a recording shorter
+than a frame then gives no phones and no error.)",
       "  linnet transcribe models/phones.safetensors yes.flac no.wav\n"
       "  linnet transcribe models/phones.safetensors --json *.flac\n"
       "  arecord -f S16_LE -r 16000 -t wav | linnet transcribe "

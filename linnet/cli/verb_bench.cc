@@ -7,8 +7,8 @@ namespace linnet::cli {
 void AddBench(CLI::App& app) {
   CLI::App* verb = AddVerb(
       app, "bench", "Benchmark linnet against the limits of this machine",
-      "A benchmark first checks that the results are right. It then prints each time with the\n"
-      "limit that the machine sets, measured in the same run, and the ratio of the two.",
+      "A benchmark first checks that the results are right. It then prints each figure, its limit\n"
+      "(for most, what this machine allows, measured in the same run) and their ratio.",
       "  linnet bench step\n"
       "  linnet bench generate --random mnist --batch 64 --precision int8\n"
       "  linnet bench train --json\n"

@@ -75,7 +75,7 @@ void AddCouplet(CLI::App& app) {
       app, "couplet", "Answer the first line of a Chinese couplet",
       R"(Prints candidates, each with its score: the mean log-probability of a character, in nats
 (closer to 0 is more likely). Rules: A second line has as many characters as the first line and the
-same punctuation at the same places. All other characters differ from the first line's character
+same punctuation at the same places. The other characters differ from the first line's character
 at the same place. A second line repeats a character exactly where the first line repeats one.
 Traditional characters that the model does not know are read in their simplified form.)",
       R"(  linnet couplet models/couplet.safetensors 海上明月
@@ -89,9 +89,10 @@ Traditional characters that the model does not know are read in their simplified
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   AddOption(verb, "-n,--count", options->how.candidates, "N", "Number of candidates",
             Between(1, 1000));
-  AddOption(verb, "--beam", options->how.beam, "N",
-            "Beam size of the search (1: greedy); also the maximum number of candidates",
-            Between(1, 1000));
+  AddOption(
+      verb, "--beam", options->how.beam, "N",
+      "Beam size of the search (1: greedy); without --draw, also the maximum number of candidates",
+      Between(1, 1000));
   verb->add_flag("--draw", options->draw,
                  "Sample candidates instead of searching for the most likely ones");
   verb->add_flag("--free", options->free, "With --draw: do not enforce the rules below");

@@ -71,8 +71,8 @@ void AddEval(CLI::App& app) {
       AddVerb(app, "eval", "Evaluate a model on test data",
               R"(The measure depends on the model's task:
   images   bits/dim over a data set's images; with --json, also of each row of the images
-  copy     accuracy of the copied tokens, over random sequences outside the training data
-  recall   accuracy of the recalled values, over random sequences outside the training data
+  copy     accuracy of the copied tokens, over newly drawn sequences
+  recall   accuracy of the recalled values, over newly drawn sequences
   text     bits per token over a text
   couplet  perplexity per character of second lines
   speech   phone error rate over AN4's test set or the recordings of a manifest)",
@@ -89,7 +89,7 @@ void AddEval(CLI::App& app) {
       "Data set: a folder; for text, a file; for speech, AN4's folder or a manifest file");
   AddOption(verb, "--limit", options->limit, "N",
             "Maximum number of images, windows of text, couplets or utterances (default: all); for "
-            "copy and recall, the number of random sequences (default: 256)",
+            "copy and recall, the number of drawn sequences (default: 200 and 256)",
             Between(1, 100'000'000));
   AddBatchOption(verb, options->batch);
   AddOption(verb, "--seed", options->seed, "N", "Random seed of the sequences (copy, recall)",

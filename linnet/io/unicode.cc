@@ -65,7 +65,8 @@ void Regex::ForMatches(std::string_view text, FunctionRef<void(size_t, size_t)> 
 }
 
 std::string ToNfc(std::string_view text) {
-  const bool ascii = std::all_of(text.begin(), text.end(), [](char c) { return c >= 0; });
+  const bool ascii = std::all_of(text.begin(), text.end(),
+                                 [](char c) { return static_cast<unsigned char>(c) < 0x80; });
   if (ascii) return std::string(text);
   utf8proc_uint8_t* composed = nullptr;
   const utf8proc_ssize_t size =

@@ -171,9 +171,9 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
         c.gate_rank);
   visit(
       "key_heads", "",
-      "number of key heads, a divisor of --heads; 0: same as --heads. Several heads share "
-      "queries and keys in gated-delta-net, gated-delta-product, kda and ssd, and keys and values "
-      "in full, gla and retention",
+      "number of key heads, a divisor of --heads; 0: same as --heads. With fewer than --heads, "
+      "groups of heads share queries and keys (gated-delta-net, gated-delta-product, kda, ssd) or "
+      "keys and values (full, gla, retention)",
       c.key_heads);
   visit("householders", "", "gated-delta-product: delta-rule updates per position", c.householders);
   visit("decay_floor", "",
@@ -204,7 +204,7 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
   visit("embedding_norm", "", "a norm of the embeddings before the first layer", c.embedding_norm);
   visit("convolution", "",
         "width of a depthwise convolution before each layer's mixer, in positions; 0: none. "
-        "Presets do not set it if the mixers' own convolutions are at least as wide",
+        "A preset's value is dropped if the mixers' own convolutions are at least as wide",
         c.convolution);
 }
 
@@ -226,7 +226,8 @@ void VisitTaskFields(Config& c, const Visit& visit) {
         c.stem);
   visit("data", "images", "folder that holds the data set; required", c.data);
   visit("data", "text", "file with the text; required", c.data);
-  visit("unit", "text", "token unit: byte, character, or token of a --tokenizer", c.unit);
+  visit("unit", "text", "unit of a token: byte, character, or token (those of --tokenizer)",
+        c.unit);
   visit("tokenizer", "text", "for --unit token: a tokenizer.json with a byte-pair vocabulary",
         c.tokenizer);
   visit("characters", "text couplet",
@@ -244,7 +245,8 @@ void VisitTaskFields(Config& c, const Visit& visit) {
         "folder with train/ and optionally valid/, each with in.txt and out.txt; without valid/, "
         "one training pair in 30 is held out; required",
         c.data);
-  visit("max_length", "couplet", "maximum number of tokens in a couplet", c.max_length);
+  visit("max_length", "couplet", "positions of the model; more if the data set has longer couplets",
+        c.max_length);
   visit("validation_pairs", "couplet", "number of validation pairs; 0: all", c.validation_pairs);
   visit("other_lengths", "couplet",
         "share of updates whose couplets are truncated or joined, so that the model learns lengths "
@@ -269,13 +271,13 @@ void VisitTaskFields(Config& c, const Visit& visit) {
         c.stack);
   visit("stride", "speech", "frames from one position to the next", c.stride);
   visit("lookahead", "speech",
-        "how many of the --stack frames come after the position's own --stride frames",
+        "how many of the --stack frames follow the --stride frames of the position itself",
         c.lookahead);
   visit("normalize", "speech",
         "data over which each band gets mean 0 and deviation 1: utterance or corpus", c.normalize);
   visit("max_seconds", "speech", "skip utterances longer than this, in seconds", c.max_seconds);
   visit("speed_perturbation", "speech",
-        "play each utterance unchanged, or slower or faster by this share; 0: off",
+        "play each utterance as it is, slower or faster by this share, at random; 0: off",
         c.speed_perturbation);
   visit("band_masks", "speech", "SpecAugment: number of masked ranges of bands per utterance",
         c.band_masks);
@@ -292,7 +294,8 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("validation_images", "images", "number of test-set images used for validation; 0: all",
         c.validation_images);
   visit("max_length", "copy", "the part to copy has fewer than N tokens", c.max_length);
-  visit("max_length", "recall", "length of every sequence, in tokens: 4 for each key-value pair",
+  visit("max_length", "recall",
+        "length of every sequence: 4 tokens for each key-value pair, at most --symbols pairs",
         c.max_length);
   visit("symbols", "copy", "number of different tokens to copy", c.symbols);
   visit("symbols", "recall", "number of different keys, and of different values", c.symbols);
@@ -303,7 +306,7 @@ template <typename Config, typename Visit>
 void VisitUpdateFields(Config& c, const Visit& visit) {
   visit("batch", "", "sequences per update", c.batch);
   visit("accumulate", "", "process each batch in N parts, for less memory", c.accumulate);
-  visit("steps", "", "number of updates; 0: computed from --epochs, in tasks with epochs", c.steps);
+  visit("steps", "", "number of updates; 0, in tasks with --epochs: computed from these", c.steps);
   visit("epochs", "images text couplet speech", "passes over the training data, instead of --steps",
         c.epochs);
   visit("optimizer", "", "optimizer: radam or adam", c.optimizer);
@@ -314,8 +317,8 @@ void VisitUpdateFields(Config& c, const Visit& visit) {
         c.lr_drop_at);
   visit("lr_drop_factor", "", "see --lr-drop-at", c.lr_drop_factor);
   visit("lr_decay", "",
-        "lower the rate to zero over the last N updates, or over the whole run if it is shorter; "
-        "0: off",
+        "lower the rate to zero over the last N updates; N beyond the run's length: over the "
+        "whole run; 0: off",
         c.lr_decay);
   visit("lr_decay_form", "", "form of --lr-decay: linear or cosine", c.lr_decay_form);
   visit("lr_patience", "",
@@ -343,8 +346,8 @@ template <typename Config, typename Visit>
 void VisitRunFields(Config& c, const Visit& visit) {
   visit("seed", "", "random seed of weights, data order and dropout", c.seed);
   visit("init", "",
-        "model file with the initial weights, of the same network; the mixer may differ if both "
-        "mixers have the same weights (otherwise, use linnet linearize)",
+        "model file with the initial weights, of the same network; the mixer may differ if its "
+        "weights have the same names and shapes (otherwise, use linnet linearize)",
         c.init);
   visit("out", "", "folder for checkpoints, metrics.jsonl and config.json; required", c.out);
   visit("device", "", "cpu, or cuda if this libtorch supports it", c.device);

@@ -127,7 +127,7 @@ class TextTask : public Task {
 const TaskInfo kTextTask = {
     "text",
     "Train a language model of bytes, characters or byte-pair tokens on a text",
-    "linnet train text --preset small --data shakespeare.txt --out runs/text",
+    "linnet train text --preset small --data shakespeare/input.txt --out runs/text",
     {{"base", "6 layers x 256, windows of 256 tokens: an hour on two cores",
       R"({"layers": 6, "batch": 16, "activation": "gelu", "norm_first": true, "optimizer": "adam",
           "beta2": 0.98, "lr": 1e-3, "lr_warmup": 200, "lr_decay": 100000000,
