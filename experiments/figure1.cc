@@ -52,8 +52,8 @@ json Methods(const json& records, const json& sorted) {
   return methods;
 }
 
-// Guide lines on logarithmic axes, between the lengths `low` and `high`, within the range of values:
-// one of slope 1 below all methods, one of slope 2 above the quadratic ones.
+// Guide lines on logarithmic axes, between the lengths `low` and `high` and within the range of
+// values: one of slope 1 below all methods, one of slope 2 above the quadratic ones.
 json Guides(const json& methods, double low, double high) {
   double least = 1e300, most = 0, slope = 1e300;
   double square = 0;  // maximum of value / N^2 at the longest N, over quadratic methods
@@ -81,8 +81,8 @@ json Guides(const json& methods, double low, double high) {
   return guides;
 }
 
-// Divides the values of each method by those of linear attention, at every common length. The result
-// counts these factors ("compared"), and lists those above 1 ("wins") and the others ("exceptions").
+// Divides the values of each method by those of linear attention, at every common length. Counts
+// these factors ("compared"), and lists those above 1 ("wins") and the others ("exceptions").
 json Comparison(const json& methods) {
   json wins = json::array(), exceptions = json::array();
   const json linear = FindRecord(methods, "name", "linear");

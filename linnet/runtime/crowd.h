@@ -15,12 +15,12 @@
 namespace linnet {
 
 // Detects when steps of few rows are faster on one thread than on a team; there is one Crowd for
-// each number of rows. If other processes share the processors, each barrier waits until the operating system runs the last member again: a team's
-// step of 0.7 ms then takes 20 ms. After kTries team steps in a row in which members slept at half
-// of the barriers or more, there is a trial: one thread runs kTries steps. The trial succeeds if
-// its fastest step is faster than the fastest of those team steps. Then one thread runs the next 32
-// steps; with each further successful trial in a row, this number doubles, up to 1024. Outputs do
-// not depend on the choice.
+// each number of rows. If other processes share the processors, each barrier waits until the
+// operating system runs the last member again: a team's step of 0.7 ms then takes 20 ms. After
+// kTries team steps in a row in which members slept at half of the barriers or more, there is a
+// trial: one thread runs kTries steps. The trial succeeds if its fastest step is faster than the
+// fastest of those team steps. Then one thread runs the next 32 steps; with each further successful
+// trial in a row, this number doubles, up to 1024. Outputs do not depend on the choice.
 class Crowd {
  public:
   using Clock = std::chrono::steady_clock;

@@ -46,8 +46,8 @@ class Speculator {
   Speculator(Engine& engine, State state, std::vector<int32_t> text, Drafter* drafter,
              size_t guesses);
 
-  // Reads a token. Returns the head's outputs for the next one, valid until the next call. most: the
-  // maximum number of tokens that will be read after this one. choice, rng: the options and the
+  // Reads a token. Returns the head's outputs for the next one, valid until the next call. most:
+  // the maximum number of tokens that will be read after this one. choice, rng: the options and the
   // random numbers by which the caller will choose the next tokens.
   std::span<const float> Step(int32_t token, size_t most, const ChoiceOptions& choice,
                               const Philox& rng);
