@@ -31,11 +31,11 @@ void PrintRecords(const std::vector<Record>& records, bool json) {
   size_t width = 0;
   for (const std::string& title : titles) width = std::max(width, title.size());
   for (std::string& title : titles) title.resize(width, ' ');
-  std::cout << titles[0] << "    measured       limit             ratio\n";
+  std::cout << titles[0] << "    measured       limit             measured / limit\n";
   for (size_t i = 0; i < records.size(); ++i) {
     const Record& record = records[i];
     char numbers[128];
-    std::snprintf(numbers, sizeof(numbers), "  %10.3f  %10.3f  %-9s  %5.2f", record.value,
+    std::snprintf(numbers, sizeof(numbers), "  %10.3f  %10.3f  %-9s  %7.3g", record.value,
                   record.limit, record.unit.c_str(), record.value / record.limit);
     std::cout << titles[i + 1] << numbers << "\n";
   }

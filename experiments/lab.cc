@@ -49,14 +49,14 @@ cli::ChildResult RunLinnet(const std::vector<std::string>& arguments, const std:
 std::string Lab::RunVerb(const std::vector<std::string>& arguments) const {
   const cli::ChildResult child =
       RunLinnet(arguments, experiment_ +
-                               ": stopped; nothing is written, and the same command resumes with "
+                               ": stopped; no page is written; the same command resumes with "
                                "the results so far");
   // The verb has printed the reason, unless a signal ended it.
-  if (child.exit_code == 2) throw InputError(experiment_, ": nothing is written");
+  if (child.exit_code == 2) throw InputError(experiment_, ": no page is written");
   if (child.exit_code != 0) {
     const std::string by = child.signal != 0 ? StrCat(" (signal ", child.signal, ")") : "";
     throw RuntimeError(experiment_, ": 'linnet ", arguments[0], "' failed", by,
-                       "; nothing is written");
+                       "; no page is written");
   }
   return child.out;
 }

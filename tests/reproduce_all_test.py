@@ -188,7 +188,7 @@ else:
             return [call for call in self.calls() if call.startswith("train")], said
 
         calls, said = run(code=130, STOPS="full-1")
-        self.assertIn("table3: stopped; nothing is written", said.splitlines()[-1])
+        self.assertIn("table3: stopped; no page is written", said.splitlines()[-1])
         # First, the four methods time their updates (half a second each); then come trainings of a minute each.
         self.assertEqual([call.split("--out ")[1] for call in calls],
                          [f"runs/table3/{name}" for name in ("update-lstm", "update-full", "update-reformer",

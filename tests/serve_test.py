@@ -57,7 +57,7 @@ class ServeTest(unittest.TestCase):
         return self.server.post("/v1/completions", {"prompt": "ROMEO:", "seed": 7, **fields})
 
     def test_says_where_it_is_and_what_it_serves(self):
-        self.assertIn("couplet (couplet, 8 sequences)", self.server.says)
+        self.assertIn("couplet (POST /v1/couplets, 8 sequences)", self.server.says)
         self.assertEqual(json.loads(self.server.get("/healthz")[1]), {"status": "ok"})
         models = json.loads(self.server.get("/v1/models")[1])["data"]
         self.assertEqual([model["id"] for model in models], ["couplet", "text"])

@@ -24,6 +24,13 @@ class Usage(Case):
             else:
                 self.refuses(arguments, f"did you mean {meant}?")
 
+    def test_a_misspelled_option_is_named_before_a_missing_one(self):
+        self.refuses(["sample", self.images, "--cuont", "4"], "unknown option --cuont; did you mean '--count'?")
+        self.refuses(["couplet", "海上明月"], "LINE is required; usage: linnet couplet MODEL LINE")
+        self.refuses(["hepl", "sample"], "'hepl' is not one of data, ")
+        self.refuses(["sample", self.images, "extra", "--out", "a.png"], "unexpected argument 'extra'",
+                     "usage: linnet sample MODEL")
+
     def test_help_as_a_verb(self):
         self.assertEqual(self.linnet("help"), self.linnet("--help"))
         self.assertEqual(self.linnet("help", "eval"), self.linnet("eval", "--help"))
@@ -77,6 +84,7 @@ class Prompts(Case):
         expected = self.generate("Once\n")
         self.assertEqual(self.generate("@prompt.txt"), expected)
         self.assertEqual(self.generate("-", input=b"Once\n"), expected)
+        self.assertEqual(self.linnet("generate", self.text, "Once\n", "--seed", 1, "-n", 5, "--json").encode(), expected)
         self.refuses(["generate", self.text, "--prompt", "@gone.txt"], "gone.txt")
 
     def test_a_drawn_seed_is_shown(self):

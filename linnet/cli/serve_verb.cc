@@ -62,9 +62,10 @@ std::string KeyOf(const Options& options) {
   return CheckedKey(key, "LINNET_API_KEY");
 }
 
-bool CanServe(const std::string& name) {
-  const auto task = FindTask(name);
-  return task && task->endpoint;
+// The URL path of the requests to models of a task; null: they cannot be served.
+const char* ServedPath(const std::string& task_name) {
+  const auto task = FindTask(task_name);
+  return task ? task->path : nullptr;
 }
 
 // Throws InputError unless the name consists of letters, digits, '.', '_' and '-', since names
@@ -136,7 +137,7 @@ std::vector<server::Served> OpenModels(const Options& options) {
     const auto [name, path] = NameAndPath(given);
     const auto model = Model::Open(path, {options.precision});
     const std::string& task = model->spec().task;
-    if (!CanServe(task)) {
+    if (ServedPath(task) == nullptr) {
       throw InputError(path, ": its task is '", task,
                        "', but only text and couplet models can be served");
     }
@@ -150,12 +151,13 @@ std::vector<server::Served> OpenModels(const Options& options) {
   return models;
 }
 
-// "couplet (couplet, 97 sequences), ..."
+// "couplet (POST /v1/couplets, 97 sequences), ..."
 std::string Describe(const std::vector<server::Served>& models) {
   std::string list;
   for (const server::Served& model : models) {
-    list += StrCat(list.empty() ? "" : ", ", model.name, " (", model.batcher->model().spec().task,
-                   ", ", model.batcher->counts().capacity, " sequences)");
+    list += StrCat(list.empty() ? "" : ", ", model.name, " (POST ",
+                   ServedPath(model.batcher->model().spec().task), ", ",
+                   model.batcher->counts().capacity, " sequences)");
   }
   return list;
 }
@@ -224,7 +226,7 @@ std::vector<std::string> ShippedModels() {
       if (file.path().extension() != ".safetensors") continue;
       try {
         const Checkpoint checkpoint = Checkpoint::Open(file.path());
-        if (CanServe(checkpoint.spec().task)) models.push_back(file.path());
+        if (ServedPath(checkpoint.spec().task) != nullptr) models.push_back(file.path());
       } catch (const Error&) {  // skipped silently: the user did not name this file
       }
     }
@@ -247,7 +249,9 @@ SIGTERM stops the server after the running requests. If LINNET_API_KEY is set in
       "  linnet serve\n"
       "  linnet serve models/couplet.safetensors --port 8000 --snapshot-folder snapshots\n"
       "  curl http://127.0.0.1:8080/v1/couplets -H 'Content-Type: application/json' "
-      "-d '{\"first\": \"海上明月\"}'\n");
+      "-d '{\"first\": \"海上明月\"}'\n"
+      "  curl -N http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' "
+      "-d '{\"model\": \"shakespeare\", \"prompt\": \"ROMEO:\", \"stream\": true}'\n");
   auto options = std::make_shared<Options>();
   verb->add_option("-m,--model,MODEL", options->models,
                    "Models, as PATH or NAME=PATH: files, or folders of runs")

@@ -30,12 +30,13 @@ void Become(const Sibling& sibling, const std::vector<std::string>& arguments) {
   execv(beside.c_str(), argv.data());
   if (errno == ENOENT) execvp(sibling.program, argv.data());
   if (errno == ENOENT) {
-    const std::string configure = sibling.option == nullptr
-                                      ? ""
-                                      : StrCat("configure with -D", sibling.option,
-                                               "=ON (it needs ", sibling.needs, "), then ");
-    throw InputError(beside, ": no such program here or on the PATH; build it: ", configure,
-                     "'cmake --build BUILD --target ", sibling.program, "'");
+    const std::string needs =
+        sibling.option == nullptr
+            ? ""
+            : StrCat(" (-D", sibling.option, "=ON; it needs ", sibling.needs, ")");
+    throw InputError(beside,
+                     ": no such program here or on the PATH; build it in the source folder: ",
+                     "scripts/build", needs);
   }
   throw RuntimeError(beside, ": cannot be started (", std::generic_category().message(errno), ")");
 }

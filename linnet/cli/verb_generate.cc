@@ -112,7 +112,7 @@ void AddGenerate(CLI::App& app) {
   auto options = std::make_shared<GenerateArguments>();
   AddModelArgument(verb, options->model);
   AddOption(
-      verb, "-p,--prompt", options->prompt, "TEXT",
+      verb, "-p,--prompt,PROMPT", options->prompt, "TEXT",
       "Beginning of the text; @FILE: the content of FILE; -: standard input (default: empty)");
   AddOption(verb, "-n,--max-tokens", options->how.tokens, "N", "Maximum number of tokens to write",
             Between(1, 1e9));

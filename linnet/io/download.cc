@@ -212,6 +212,27 @@ Attempt TryMirror(const RemoteFile& file, const std::string& url, PartFile& part
   return Request(file, url, part, options, hooks);
 }
 
+// Creates a folder if it is missing. At the end of the scope, removes a folder that it created if
+// nothing is in it.
+class NewFolder {
+ public:
+  explicit NewFolder(const std::string& path) : path_(path) {
+    std::error_code ignored;
+    existed_ = fs::exists(path, ignored);
+    MakeFolder(path);
+  }
+  NewFolder(const NewFolder&) = delete;
+  NewFolder& operator=(const NewFolder&) = delete;
+  ~NewFolder() {
+    std::error_code ignored;
+    if (!existed_) fs::remove(path_, ignored);  // fails if the folder holds files
+  }
+
+ private:
+  const std::string path_;
+  bool existed_ = false;
+};
+
 std::string UrlOf(const RemoteFile& file, const std::string& mirror) {
   return StrCat(mirror, mirror.ends_with('/') ? "" : "/", file.name);
 }
@@ -225,7 +246,7 @@ std::string PartPath(const RemoteFile& file, const std::string& folder) {
 DownloadOutcome Download(const RemoteFile& file, const std::string& folder,
                          const DownloadOptions& options, const DownloadHooks& hooks) {
   if (folder.empty()) throw InputError("the name of the download folder is empty; name a folder");
-  MakeFolder(folder);
+  const NewFolder made(folder);
   const std::string path = (fs::path(folder) / file.name).string();
   std::error_code error;
   if (fs::exists(path, error)) {

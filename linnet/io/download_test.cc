@@ -442,6 +442,8 @@ TEST_F(DownloadTest, UnwritableFoldersAndFiles) {
   EXPECT_THAT(ErrorOf([&] { Download(file_, dir_ / "file/a", {}, {}); }),
               AllOf(StartsWith("input: "), HasSubstr("cannot create this folder")));
   EXPECT_THAT(ErrorOf([&] { Download(file_, dir_ / "file", {}, {}); }), StartsWith("input: "));
+  EXPECT_THAT(ErrorOf([&] { Download(file_, dir_ / "new", {}, {}); }), HasSubstr("no mirror"));
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "new"));  // nothing was downloaded
   EXPECT_THAT(ErrorOf([&] { Download(file_, "/proc", {}, {}); }),
               AllOf(StartsWith("input: "), HasSubstr("/proc/a.gz.part: cannot be written")));
   if (geteuid() != 0) {  // root can write everywhere

@@ -13,7 +13,9 @@
 #include <filesystem>
 #include <system_error>
 #include <utility>
+#include <vector>
 
+#include "linnet/base/suggestion.h"
 #include "linnet/base/units.h"
 #include "linnet/error.h"
 
@@ -21,6 +23,30 @@ namespace linnet {
 namespace {
 
 std::string ErrorText(int error) { return std::generic_category().message(error); }
+
+// The message for a path that does not exist: suggests a similar name in the folder that lacks it.
+std::string NoSuchFile(const std::string& given) {
+  if (given.empty()) return "the name of the file is empty; give one";
+  const std::filesystem::path path(given);
+  std::filesystem::path parent, missing;
+  std::error_code error;
+  for (const std::filesystem::path& part : path) {
+    missing = part;
+    if (!std::filesystem::exists(parent / part, error)) break;
+    parent /= part;
+  }
+  std::vector<std::string> names;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(parent.empty() ? "." : parent, error)) {
+    names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  const std::string suggestion = Suggestion(missing.string(), names);
+  const bool folder = parent / missing != path;
+  return StrCat(given, ": no such file",
+                folder ? StrCat("; there is no folder ", (parent / missing).string()) : "",
+                suggestion.empty() ? "; check the path" : suggestion);
+}
 
 struct Descriptor {
   ~Descriptor() {
@@ -34,7 +60,7 @@ struct Descriptor {
 int OpenForReading(const std::string& path, struct stat& info, int flags = 0) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | flags);
   if (fd < 0) {
-    if (errno == ENOENT) throw InputError(path, ": no such file; check the path");
+    if (errno == ENOENT) throw InputError(NoSuchFile(path));
     throw InputError(path, ": cannot be opened for reading (", ErrorText(errno), ")");
   }
   if (fstat(fd, &info) != 0 || S_ISDIR(info.st_mode)) {

@@ -42,6 +42,14 @@ TEST(MappedFile, RefusesFoldersAndMissingFiles) {
   const std::string missing = dir / "missing";
   EXPECT_EQ(ErrorOf([&] { MappedFile{missing}; }),
             StrCat("input: ", missing, ": no such file; check the path"));
+  WriteFileAtomically(dir / "digits.bin", "x");
+  EXPECT_THAT(ErrorOf([&] { MappedFile{dir / "digit.bin"}; }),
+              HasSubstr("no such file; did you mean 'digits.bin'?"));
+  std::filesystem::create_directory(dir / "models");
+  EXPECT_EQ(ErrorOf([&] { MappedFile{dir / "model/a/b"}; }),
+            StrCat("input: ", dir / "model/a/b: no such file; there is no folder ", dir / "model",
+                   "; did you mean 'models'?"));
+  EXPECT_THAT(ErrorOf([&] { MappedFile{""}; }), HasSubstr("name of the file is empty"));
   EXPECT_THAT(ErrorOf([&] { MappedFile{dir.path()}; }), HasSubstr("a folder"));
   EXPECT_THAT(ErrorOf([&] { MappedFile{"/dev/null"}; }), HasSubstr("not a regular file"));
   const std::string pipe = dir / "pipe";

@@ -23,7 +23,7 @@ void Activate(Activation activation, size_t n, const float* x, float* out);
 void Activate(Activation activation, size_t n, const BFloat16* x, BFloat16* out);
 
 // out[r, i] = silu(x[r, i]) x[r, width + i], where silu(x) = x / (1 + exp(-x)). x is
-// [rows, 2 width], and out [rows, width] may be the same array. The relative error is below 1e-6.
+// [rows, 2 width], and out [rows, width] may start at x itself. The relative error is below 1e-6.
 // NaNs stay NaNs.
 void GatedSilu(size_t rows, size_t width, const float* x, float* out);
 

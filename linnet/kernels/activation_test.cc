@@ -35,8 +35,8 @@ TEST_P(ActivationTest, MatchesTheReference) {
   }
 }
 
-// Checks the outputs of the backward for one type: act(x), its gradient and the column sums. The
-// expected gradient comes from finite differences in double precision.
+// Checks the outputs of the backward pass for one type: act(x), its gradient and the column sums.
+// The expected gradient comes from finite differences in double precision.
 template <typename T>
 void ExpectBackward(Activation activation, double tolerance, const std::function<T(float)>& to,
                     const std::function<float(T)>& from) {

@@ -1,13 +1,13 @@
 // Building blocks of the attention kernels that work on blocks of queries and keys
 // (softmax_attention-inl.h, lsh_attention-inl.h).
 //
-// A tile is kRows rows of two vectors of sums. It stays in registers until its sums are complete.
-// Each kernel chooses its kRows. Each step reads two vectors of `b` from a panel. For each row of
-// the tile, it multiplies them by one element of `a`, broadcast over the lanes, and adds the
-// products to the row.
+// A tile is a piece of a matrix product a b: kRows rows of one or two vectors of sums. It stays in
+// registers until its sums are complete. Each kernel chooses its kRows. Step k loads one or two
+// vectors of row k of `b`. For each row of the tile, it multiplies these vectors by one element of
+// `a`, broadcast over the lanes, and adds the products to the tile's row.
 //
-// A panel's rows are kTileWidth floats wide and contiguous. Row k of a transposed panel holds
-// dimension k of kTileWidth adjacent keys.
+// A panel holds kTileWidth columns of a matrix: its rows are kTileWidth floats wide and contiguous.
+// Row k of a transposed panel holds dimension k of kTileWidth adjacent keys.
 #if defined(LINNET_KERNELS_ATTENTION_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_ATTENTION_TILES_INL_H_
 #undef LINNET_KERNELS_ATTENTION_TILES_INL_H_
@@ -33,8 +33,10 @@ inline constexpr size_t kTileLanes = hn::MaxLanes(F32());
 inline constexpr size_t kTileWidth = 2 * kTileLanes;
 
 inline constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
+// Score of a masked key, and initial value of a maximum.
 inline constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
+// n rounded up to a multiple of kTileWidth.
 constexpr size_t TileWidths(size_t n) { return RoundUp(n, kTileWidth); }
 
 // Replaces each x[i] <= 126 by 2^x[i]. The result is 0 for x[i] <= -127, and NaN for NaN. The
@@ -103,9 +105,9 @@ HWY_INLINE void SumTile(size_t count, const float* a, const float* b, LoadSum lo
   });
 }
 
-// to[r, j] = a_r . b_j for kRows rows of `a` and for the keys j of a transposed panel `b`, kVectors
-// vectors of keys in all. Panels of `a` are a_panel floats apart. Rows of `to` are kStride floats
-// apart.
+// to[r, j] = a_r . b_j for kRows rows of `a` and for the first kVectors vectors of keys j of a
+// transposed panel `b`. `a` is stored in panels, a_panel floats apart. Rows of `to` are kStride
+// floats apart.
 template <size_t kRows, size_t kVectors, size_t kStride>
 HWY_INLINE void DotTile(size_t dim, const float* a, size_t a_panel, const float* b,
                         float* HWY_RESTRICT to) {
@@ -160,7 +162,7 @@ struct AttentionRows {
   ptrdiff_t stride;
 
   AttentionRows(const Strided<T>& x, size_t n, size_t h)
-      : first(x.data ? x.At(n, 0, h) : nullptr), stride(x.time) {}  // null if there are no rows
+      : first(x.data ? x.At(n, 0, h) : nullptr), stride(x.time) {}  // null if x has no data
   T* At(size_t row) const { return first + static_cast<ptrdiff_t>(row) * stride; }
 };
 

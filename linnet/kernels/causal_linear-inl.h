@@ -2,8 +2,8 @@
 //
 // Forward and backward use one operation, Sweep() of sweep-inl.h: for each token t of a block, it
 // adds b_t v_t^T to a state s and outputs a_t s. The forward is Sweep(a = phi(q), b = phi(k), v).
-// Each of the three gradients is the same sweep with permuted arguments. The sweeps for k and v run
-// from the end of the sequence to its start.
+// The gradients of q, k and v are the same sweep with permuted arguments. The sweeps for k and v
+// run from the end of the sequence to its start.
 #if defined(LINNET_KERNELS_CAUSAL_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_CAUSAL_LINEAR_INL_H_
 #undef LINNET_KERNELS_CAUSAL_LINEAR_INL_H_
@@ -24,12 +24,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Tokens per block. At D = M = 32, a 48 kB first-level cache holds the packed rows of a block (six
-// arrays in the backward) and the two states that the sweeps of k and v use.
+// Tokens per block. At D = M = 32, a 48 kB first-level cache holds the padded copies of a block's
+// rows (six arrays in the backward) and the two states that the sweeps for k and v use.
 inline constexpr size_t kBlock = 32;
 
-// Location of one head of one sequence in the tensors and in `kept`: batch index, head, first row
-// and number of rows.
+// Location of one head of one sequence in the tensors and in `kept`: batch index (0 for packed
+// sequences), head, first row and number of rows.
 struct Place {
   size_t n, h, first, length;
   size_t valid;         // keys at positions >= valid are masked out
@@ -313,8 +313,8 @@ class HeadBackward {
         front_z_(arena_.TakeZeroed(dp_)),
         behind_z_(arena_.TakeZeroed(dp_)) {}
 
-  // Loads the sums over the positions after the last segment to run. They are `state` or, if it is
-  // null, the gradient of the final state.
+  // Loads the sums over the positions after those that RunSegment() will process: `state` or, if it
+  // is null, the gradient of the final state.
   HWY_INLINE void LoadBehind(const float* state) {
     if (state) {
       std::memcpy(behind_dm_, state, dp_ * mp_ * sizeof(float));

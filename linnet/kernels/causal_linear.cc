@@ -26,7 +26,7 @@ HWY_EXPORT(ChainStates);
 
 namespace {
 
-constexpr size_t kMaxBlock = 32;
+constexpr size_t kMaxBlock = 32;  // kBlock of causal_linear-inl.h
 
 // Number of floats of scratch for one head in the backward: a segment's rows of q, k, v and g, a
 // block's rows of two gradients, three states, two vectors z, and a cache line for alignment. The

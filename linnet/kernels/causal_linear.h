@@ -10,7 +10,8 @@
 //                        .out = RowMajor(out, shape.length, shape.heads, shape.value_dim)},
 //                       {scratch.data(), slots}, parallel_for);
 //
-// With phi the feature map, per batch element and head, i = 0 .. L-1:
+// With phi the feature map and F = D its number of features, per batch element and head,
+// i = 0 .. L-1:
 //
 //   s_i = s_{i-1} + phi(k_i) v_i^T                  [F, M]  (eq. 18; s_{-1} is given or 0)
 //   z_i = z_{i-1} + phi(k_i)                        [F]     (eq. 19)
@@ -19,9 +20,8 @@
 // out_i = 0 if the denominator's magnitude is below FLT_MIN. Without `normalize`, there is no
 // denominator: out_i = phi(q_i) s_i.
 //
-// F = D for the feature maps here. Tensors are fp32 or bf16; states and all sums are fp32. Results
-// do not depend on the number of slots or threads. The double-precision reference is
-// causal_linear_ref.h.
+// Tensors are fp32 or bf16; states and all sums are fp32. Results do not depend on the number of
+// slots or threads. The double-precision reference is causal_linear_ref.h.
 //
 // Packed sequences: if `offsets` [N+1] is given, sequences of different lengths lie one after the
 // other without padding. Sequence n is rows offsets[n] .. offsets[n+1] - 1 of tensors [T, H, D] and
@@ -125,7 +125,7 @@ using CausalLinearBackwardArgs = CausalLinearBackwardArgsOf<float>;
 using CausalLinearBackwardArgsBf16 = CausalLinearBackwardArgsOf<BFloat16>;
 
 // Gradients of sum(out * grad_out) + sum(s * grad_s) + sum(z * grad_z), where s and z are the final
-// state. These are equations 13-15, with the derivatives of the normalizer and the feature map.
+// state. These are equations 13-15, with the derivatives of the denominator and the feature map.
 // Sums over earlier positions start from the forward's initial state. Sums over later positions
 // start from the gradient of the forward's final state. States within a segment are recomputed from
 // the state kept at its start.

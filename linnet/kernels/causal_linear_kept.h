@@ -13,8 +13,8 @@ namespace linnet::kernels {
 
 constexpr size_t PadTo16(size_t n) { return (n + 15) / 16 * 16; }
 
-// The backward passes over each segment twice. If the segment has at most this many rows, its
-// packed rows are kept between the passes. They fit in a second-level cache.
+// The backward passes over each segment twice. If the segment has at most this many rows, their
+// padded copies stay in scratch between the passes. They fit in a second-level cache.
 inline constexpr size_t kKeptRows = 256;
 inline constexpr size_t kMostSegments = 256;
 
@@ -29,8 +29,8 @@ constexpr size_t Segments(size_t length) {
 }
 
 // Number of parts into which a sequence is split. It exceeds one only if there are too few heads to
-// occupy the threads. Each part is a run of whole segments. The number depends on the shape and not
-// on the threads, because splitting changes the order of sums.
+// occupy the threads. Each part is a run of whole segments. The number depends on the shape only:
+// splitting changes the order of sums, and results must not depend on the threads.
 constexpr size_t Parts(const CausalLinearShape& shape, bool packed) {
   if (packed || shape.batch * shape.heads > 2) return 1;
   return std::clamp<size_t>(Segments(shape.length), 1, 8);
@@ -49,8 +49,8 @@ struct Part {
         state(state) {}
 };
 
-// Layout of `kept`: the states [states, state_size], then the denominators [rows]. A state is s,
-// then z, both padded as in scratch.
+// Layout of `kept`: the states [states, state_size], then the denominators [rows]. A state is s in
+// strips (sweep-inl.h), then z, with D and M padded to multiples of 16.
 struct Kept {
   size_t states, state_size, rows;
 

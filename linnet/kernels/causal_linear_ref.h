@@ -1,5 +1,5 @@
-// Reference for causal_linear.h, for one head. Computes the paper's sums directly, in double
-// precision.
+// Reference for causal_linear.h, for one head. Computes the sums of Katharopoulos et al. (2020)
+// directly, in double precision.
 //
 //   CausalLinearRef head(L, D, M, options, q, k, v, valid);   // q, k [L * D], v [L * M], in double
 //   head.Out(i)              // [M]

@@ -53,13 +53,13 @@ TEST(CausalLinearDifference, KeepsNan) {
 struct Problem {
   CausalLinearShape shape;
   CausalLinearOptions options;
-  bool lengths;
+  bool lengths;  // whether to mask the keys beyond a length per sequence
 };
 
 // Compares the forward and backward of one problem with the reference, first from a zero state,
 // then from a given state with a gradient of the final state. Tensors begin `offset` floats into
 // their buffers. A canary after each output must survive. With kIdentity and `normalize`, features
-// are made positive. Otherwise a denominator may vanish, and no tolerance holds.
+// are made positive. Otherwise a denominator may vanish, and the error has no bound.
 void CheckProblem(const Problem& problem, size_t offset, ParallelFor parallel_for, size_t slots) {
   const CausalLinearShape& shape = problem.shape;
   const size_t tokens = shape.batch * shape.length * shape.heads;
@@ -225,8 +225,9 @@ TEST_P(CausalLinear, TakesFeaturesOfAnySize) {
   CheckProblem({{2, 70, 2, 64, 16}, options, true}, 0, SerialFor, 1);
 }
 
-// The sequence is so long that a segment has more than kKeptRows rows, which are then not kept. The
-// test compares a sample of rows, some of them at the borders of segments.
+// The sequence is so long that a segment has more than kKeptRows rows, which each pass of the
+// backward then reads again. The test compares a sample of rows, some of them at the borders of
+// segments.
 TEST_P(CausalLinear, LongSequencesAreCutIntoSegments) {
   const size_t length = 66'000, d = 3, m = 16;
   const CausalLinearShape shape{1, length, 1, d, m};

@@ -159,7 +159,7 @@ class CtcPaths {
   // is requested, otherwise only the last two rows.
   double Forward() {
     const size_t kept = args_.grad != nullptr ? args_.frames : 2;
-    double taken = 0;
+    double taken = 0;  // sum of the maxima that Emit() has subtracted
     CtcRow row = RowAt(0);
     for (size_t t = 0; t < args_.frames; ++t) {
       const CtcRow before = row;
@@ -219,7 +219,7 @@ class CtcPaths {
   const size_t labels_, width_;
   float* const between_;  // see CtcAdvance(); padded with kCtcNever at both ends
   float* const emitted_;  // log probability of each target at the current frame
-  float* const rows_;
+  float* const rows_;     // the kept rows of Forward(), then two rows of Backward()
   bool read_nan_ = false;
 };
 

@@ -24,6 +24,7 @@
 namespace linnet::kernels {
 
 struct CtcArgs {
+  // labels: length of the target sequence.
   size_t frames = 0, classes = 0, labels = 0;
   size_t stride = 0;                 // floats from one frame to the next, in log_probs and grad
   size_t blank = 0;                  // < classes

@@ -24,9 +24,10 @@ struct HeadProblems {
   // it hold at least the fraction slot / slots of all tokens.
   size_t First(size_t slot, size_t slots) const {
     if (!offsets || slot == 0 || slot == slots) return batch * heads * slot / slots;
+    // The slots before this one should hold this many tokens, counted once for each head.
     const size_t share = static_cast<size_t>(offsets[batch]) * heads * slot / slots;
     // Finds the last sequence n such that the sequences before n hold fewer tokens than the share.
-    // All heads of sequence n have the same length.
+    // The rest of the share is a number of heads of n, which all have the same length.
     size_t n = batch;
     while (n > 0 && static_cast<size_t>(offsets[n]) * heads >= share) --n;
     const size_t before = static_cast<size_t>(offsets[n]) * heads;

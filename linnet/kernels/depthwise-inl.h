@@ -15,8 +15,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Number of output positions that are computed together: their sums stay in registers, and each
-// weight is read once for all of them.
+// Number of output positions (not filter taps) that are computed together: their sums stay in
+// registers, and each weight is read once for all of them.
 inline constexpr size_t kTaps = 8;
 
 // Length of sequence n without its padding.
@@ -80,6 +80,7 @@ void DepthwiseForwardRange(const DepthwiseShape& shape, const DepthwiseForwardAr
   });
 }
 
+// Computes the gradients of channels [begin, end).
 void DepthwiseBackwardRange(const DepthwiseShape& shape, const DepthwiseBackwardArgs& args,
                             size_t begin, size_t end) {
   const size_t stride = shape.channels;

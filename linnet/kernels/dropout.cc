@@ -21,6 +21,7 @@ void DropoutTo(uint64_t seed, float p, size_t first, size_t n, const float* x, f
   const auto below = hn::Set(di, static_cast<int32_t>(p * 0x1p24f) - 1);
   const Vec scale = hn::Set(df, 1 / (1 - p));
   ForVectors(n, [&](size_t i, size_t used) HWY_ATTR {
+    // The same hash as in DropoutKeeps() (dropout.h).
     auto h = hn::Xor(hn::Iota(du, static_cast<uint32_t>(first + i)), low);
     h = hn::Mul(hn::Xor(h, hn::ShiftRight<16>(h)), a);
     h = hn::Xor(h, high);

@@ -31,7 +31,7 @@ float LargestBody(const float* x, size_t n) {
 double ExpSumBody(const float* x, size_t n, float largest, float scale, float* out) {
   const F32 d;
   const Vec top = hn::Set(d, largest), times = hn::Set(d, scale);
-  const Vec least = hn::Set(d, std::numeric_limits<float>::lowest());
+  const Vec least = hn::Set(d, std::numeric_limits<float>::lowest());  // only -infinity is less
   // Each block is summed in fp32, which is precise enough for so few terms; the blocks' sums are
   // added in double precision.
   constexpr size_t kBlock = 256;

@@ -1,4 +1,4 @@
-// Maximum and sum of exponentials of logits.
+// The maximum of logits and the sum of their exponentials.
 //
 //   const float largest = Largest(logits.data(), n);
 //   const double sum = ExpSum(logits.data(), n, largest, 1 / temperature, weights.data());

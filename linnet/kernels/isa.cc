@@ -40,10 +40,11 @@ std::vector<int64_t> Targets() {
   return targets;
 }
 
-int64_t forced = 0;
-std::optional<DotUnit> forced_unit;
-std::atomic<int> active_unit{-1};  // -1: not chosen yet
+int64_t forced = 0;                  // choice of ForceIsa(), a Highway target; 0: the best one
+std::optional<DotUnit> forced_unit;  // choice of ForceDotUnit()
+std::atomic<int> active_unit{-1};    // -1: not chosen yet
 
+// Makes Highway use the target `forced`.
 void Apply() {
   active_unit = -1;
   hwy::SetSupportedTargetsForTest(forced);

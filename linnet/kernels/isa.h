@@ -28,8 +28,8 @@ std::string ActiveIsa();
 // listing the available names, if `name` is not available. Do not call while kernels run.
 void ForceIsa(const std::string& name);
 
-// Hardware units for dot products of bf16 and int8 numbers, which narrow_linear.h uses where they
-// exist. The ordinary instructions of AVX-512 do not include them.
+// Hardware units for dot products of bf16 and int8 numbers. Where they exist, narrow_linear.h uses
+// them for products with weights of these types. AVX-512 alone does not include them.
 enum class DotUnit : uint8_t {
   kNone,
   kVnni,  // AVX-512's extensions VNNI, for int8, and AVX512-BF16

@@ -131,6 +131,7 @@ void NormBackward(size_t rows, size_t dim, const RowNorm& norm, const float* x, 
                                             .grad_bias = grad + dim});
 }
 
+// Size, in floats, of the gradients of a norm's parameters.
 constexpr size_t NormGradient(const RowNorm& norm, size_t dim) {
   return norm.weight != nullptr ? 2 * dim : 0;
 }

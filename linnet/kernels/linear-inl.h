@@ -77,6 +77,7 @@ HWY_INLINE void LinearTile(const LinearArgs& args) {
 
   const float* HWY_RESTRICT x = args.x;
   const size_t x_stride = args.x_stride;
+  // Adds the products of the next `inputs` inputs. Prefetches weights `ahead` floats further on.
   const auto walk = [&](size_t inputs, [[maybe_unused]] size_t ahead) HWY_ATTR {
     for (size_t k = 0; k < inputs; ++k, ++x, weights += kPanel) {
       if constexpr (kRows <= kMaxPrefetchRows) {

@@ -2,7 +2,7 @@
 // sequence, where reading W limits the speed) to thousands of rows (a prefix, where arithmetic
 // limits the speed).
 //
-//   std::vector<float> packed(PackedLinearSize(in, out));
+//   AlignedBuffer<float> packed(PackedLinearSize(in, out));
 //   PackLinear(in, out, weight, /*weight_stride=*/in, bias, packed.data());
 //   Linear(rows, in, out, x, in, packed.data(), LinearMode::kOverwrite, y, out);
 //
@@ -21,9 +21,9 @@
 
 namespace linnet::kernels {
 
-inline constexpr size_t kPanel = 16;
+inline constexpr size_t kPanel = 16;  // outputs per panel
 
-// Floats of a packed matrix.
+// Size of a packed matrix, in floats.
 constexpr size_t PackedLinearSize(size_t in, size_t out) {
   return (out + kPanel - 1) / kPanel * kPanel * (in + 1);
 }

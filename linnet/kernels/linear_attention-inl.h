@@ -1,7 +1,8 @@
-// The Highway body of linear_attention.h, compiled once for each instruction set. It runs the two
-// halves of the sweep of sweep-inl.h one after the other. In the forward, Accumulate() first adds
-// the keys to the sums, then ReadOut() reads the sums for the queries. In the backward, the first
-// pass is over the queries and the second over the keys.
+// The Highway body of linear_attention.h, compiled once for each instruction set. At each token, a
+// sweep (sweep-inl.h) adds to a state and reads it. This kernel runs these two halves one after the
+// other. In the forward, Accumulate() first adds all keys to the sums, then ReadOut() reads the
+// sums for the queries. In the backward, the first pass is over the queries and the second over the
+// keys.
 
 // Shared by all targets.
 #ifndef LINNET_KERNELS_LINEAR_ATTENTION_SHARE_
@@ -81,6 +82,11 @@ HWY_INLINE size_t ValidKeys(const LinearAttentionShape& shape, const int64_t* le
   return lengths ? std::min(static_cast<size_t>(std::max<int64_t>(lengths[n], 0)), shape.keys)
                  : shape.keys;
 }
+
+// Names in the passes below: dp and mp are the padded D and M. d_pack and m_pack hold a block's
+// rows of width D and M that are computed or cannot be used in place. d_sums and m_sums hold sums
+// that become rows of a gradient. g_dm is the sum of phi(q) g^T and g_z the sum of c phi(q). s_md
+// and g_md are s and g_dm, transposed.
 
 // Computes the sums s and z over one share of the keys.
 template <typename T>

@@ -23,9 +23,10 @@ HWY_EXPORT(LinearKeysBackwardBf16);
 
 namespace {
 
-constexpr size_t kMaxBlock = 64;
+constexpr size_t kMaxBlock = 64;  // kLinearBlock of linear_attention-inl.h
 constexpr size_t Pad16(size_t n) { return (n + 15) / 16 * 16; }
 
+// Floats of Share::sums.
 size_t SumsSize(const LinearAttentionShape& shape) {
   return Pad16(shape.dim) * (Pad16(shape.value_dim) + 1);
 }

@@ -1,5 +1,6 @@
 // Non-causal linear attention, forward and backward: every query attends to every key (equations
-// 4-6 of Katharopoulos et al. 2020). Memory does not grow with L x D x M.
+// 4-6 of Katharopoulos et al. 2020). Memory is linear in the lengths: no array has size queries x
+// keys or queries x dim x value_dim.
 //
 //   LinearAttentionShape shape{.batch = 2, .queries = 90, .keys = 120, .heads = 8, .dim = 32,
 //                              .value_dim = 32};

@@ -84,7 +84,9 @@ struct LinearAttentionRef {
   }
 
   LinearAttentionOptions options;
-  size_t l, s, d, m, valid;
+  size_t l, s, d, m, valid;  // valid: number of keys that are not masked out
+  // slope_q, slope_k: derivatives of phi at q and k. weight [l]: 1 / denominator, or 1 if there is
+  // no denominator.
   Vector phi_q, phi_k, v, slope_q, slope_k, out, weight;
 };
 

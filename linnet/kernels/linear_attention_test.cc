@@ -79,6 +79,7 @@ Doubles Head(const float* x, const LinearAttentionShape& shape, size_t length, s
   return head;
 }
 
+// The largest difference, relative to the largest wanted value.
 double Difference(const Doubles& got, const Doubles& want) {
   double largest = 0, scale = 0.1;
   for (size_t i = 0; i < want.size(); ++i) {

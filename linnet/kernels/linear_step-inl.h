@@ -194,6 +194,7 @@ HWY_INLINE void AddRows(const HeadState<T>& state, size_t count, size_t f0,
   }
 }
 
+// Adds the `recent` waiting keys and values of a head to its sums (LinearFold()).
 template <typename T>
 HWY_NOINLINE void FoldHead(const HeadState<T>& state, size_t recent) {
   HWY_ALIGN float phi[kRecentKeys<T> * kColumns];
@@ -213,6 +214,7 @@ HWY_NOINLINE void FoldHead(const HeadState<T>& state, size_t recent) {
   }
 }
 
+// Adds `length` <= kExtendRows keys and values to the sums of a head (LinearExtend()).
 template <typename T>
 HWY_NOINLINE void ExtendHead(const HeadState<T>& state, FeatureMap map, size_t value_dim,
                              size_t length, const float* k, ptrdiff_t k_stride, const float* v,
@@ -373,6 +375,7 @@ template <typename T>
 HWY_INLINE void StepAll(const LinearStepShape& shape, size_t batch,
                         const CausalLinearOptions& options, const LinearStepArgs& args) {
   const size_t fp = LinearStepShape::Padded(shape.dim), heads = args.heads.end - args.heads.begin;
+  // The index of the state of the call's n-th sequence.
   const auto place = [&](size_t n) { return args.sequences ? args.sequences[n] : n; };
   for (size_t n = 0; n < batch; ++n) {
     const ptrdiff_t at = static_cast<ptrdiff_t>(place(n)) * args.state_stride;

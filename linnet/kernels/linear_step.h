@@ -49,7 +49,7 @@ namespace linnet::kernels {
 
 struct LinearStepShape {
   size_t heads = 0, dim = 0, value_dim = 0;  // H, F, M
-  bool narrow = false;
+  bool narrow = false;                       // see "Narrow states" above
 
   // Number of keys that are folded together. A larger number makes folds rarer and states larger.
   // At F = M = 32, the rows take 2 kB per head, narrow or not.

@@ -100,6 +100,7 @@ class LinearStepRef {
       for (size_t c = 0; c < m_; ++c) s_[f * m_ + c] += k[f] * v[c];
     }
   }
+  // Lets steps read the current sums.
   void Show() {
     std::transform(s_.begin(), s_.end(), read_.begin(), [&](double x) { return Row(x); });
     read_z_ = z_;
@@ -109,6 +110,8 @@ class LinearStepRef {
   CausalLinearOptions options_;
   bool narrow_;
   double floor_;
+  // s_, z_: the sums. read_, read_z_: the sums as of the last fold, which steps read; read_ is
+  // rounded if narrow_.
   Vector s_, z_, read_, read_z_;
   std::vector<Vector> keys_, values_;
 };

@@ -1,13 +1,13 @@
 // The Highway body of lsh_attention.h, compiled once for each instruction set.
 //
-// A place is a position's rank after the sort by bucket. A query sees the keys that it attends to.
+// A place is a position's rank after the sort by bucket. A query sees a key if it attends to it.
 // The places of a round are processed in blocks of queries. The keys that the queries of a block
 // see form one run of places, which is processed in blocks of keys. Each block gathers its rows
 // once. Keys (and in the backward, values) are packed as transposed panels two vectors wide, in
 // which one dimension of adjacent keys is contiguous. Rows that are added up with weights are
 // packed as panels of rows. All expensive work is then done by the tiles of
 // attention_tiles-inl.h. Each tile adds its results to the rows of the output (or gradient) at
-// their positions. So these rows add up the rounds, too.
+// their positions. So these rows also accumulate over the rounds.
 //
 // The terms of a row's sums are added round by round, and within a round in the order of places.
 // The blocks depend on the shapes alone, so the results do not depend on the number of slots.
@@ -31,6 +31,7 @@ inline constexpr size_t kLshKeys = 192;
 inline constexpr size_t kLshForwardQueries = 128;
 inline constexpr size_t kLshBackwardQueries = 96;
 
+// Number of queries per block if the maximum is `most`.
 inline size_t LshBlock(const LshAttentionOptions& options, size_t most) {
   return options.chunk <= most ? most / options.chunk * options.chunk : most;
 }
@@ -223,7 +224,7 @@ struct Queries {
         rounds(shape.rounds) {
     const size_t chunk = options.chunk, last = first + count;
     uint32_t chunk_of[kLshForwardQueries];
-    int32_t bucket[kLshForwardQueries];  // 2 x bucket
+    int32_t bucket[kLshForwardQueries];  // 2 x bucket: the code without the chunk
     chunk_of[0] = 0, bucket[0] = 0;      // overwritten below, because count >= 1
     size_t c = first / chunk;
     for (size_t i = 0, next = (c + 1) * chunk; i < count; ++i) {
@@ -231,6 +232,7 @@ struct Queries {
       chunk_of[i] = static_cast<uint32_t>(c);
       bucket[i] = CodeOf(first + i) - static_cast<int32_t>(c);
     }
+    // The first place of the chunk before query i's own, or 0.
     const auto window = [&](size_t i) {
       return chunk_of[i] == 0 ? 0 : (chunk_of[i] - size_t{1}) * chunk;
     };
@@ -373,9 +375,9 @@ HWY_INLINE void Clear(float* row, size_t begin, size_t end) {
 }
 
 // Turns a tile's scores into weights 2^(score - base), in place; sums[r] receives the sum of row r.
-// If the scores of a row may exceed kBound, its base is a running maximum that continues from
-// earlier blocks, and rescale[r] receives the factor by which row r's earlier results must be
-// multiplied. `bounded`: the tile has no such rows.
+// If the scores of row r may exceed kBound (not row_bounded[r]), its base is a running maximum that
+// continues from earlier blocks, and rescale[r] receives the factor by which the row's earlier
+// results must be multiplied. `bounded`: the tile has no such rows.
 HWY_NOINLINE void Weights(const Tile& tile, const int32_t* key_codes, bool bounded,
                           const bool* row_bounded, float* HWY_RESTRICT weights,
                           float* HWY_RESTRICT bases, float* HWY_RESTRICT rescale,
@@ -520,6 +522,7 @@ HWY_INLINE float Dot(const float* a, const float* b, size_t n) {
   return SumOfRow(sum);
 }
 
+// The arrays that LshHash() and LshSort() keep in a slot's scratch.
 struct HashPieces {
   float *q, *planes, *zeros;
   int32_t* counts;
@@ -675,6 +678,8 @@ void LshSort(const LshAttentionShape& shape, const LshAttentionOptions& options,
 
 namespace lsh {
 
+// The arrays that LshForwardBlock() keeps in a slot's scratch. `nowhere` is the output row of tile
+// rows without a query.
 struct ForwardPieces {
   float *q, *keys, *values, *weights, *zeros, *nowhere;
   int32_t* codes;
@@ -799,6 +804,8 @@ void LshBackwardBegin(const LshAttentionShape& shape, const LshAttentionBackward
 
 namespace lsh {
 
+// The arrays that LshBackwardBlock() keeps in a slot's scratch. keys_across and values_across are
+// transposed panels; q, grad_out, keys, grad_k and grad_v are panels of rows.
 struct BackwardPieces {
   float *q, *grad_out, *keys_across, *values_across, *keys, *grad_k, *grad_v, *weights, *grads;
   float *zeros, *nowhere;
@@ -870,8 +877,8 @@ HWY_INLINE void GradientsOfKeys(const Queries& queries, const Keys& keys, size_t
 
 }  // namespace lsh
 
-// Adds the terms of the gradients that come from one head's queries at places first .. first +
-// count - 1 of a round and from the keys that these queries see.
+// Adds the gradient terms of all pairs of a query at places first .. first + count - 1 of a round
+// of one head and a key that it sees.
 void LshBackwardBlock(const LshAttentionShape& shape, const LshAttentionOptions& options,
                       const LshAttentionBackwardArgs& args, float* scratch, size_t n, size_t h,
                       size_t round, size_t first, size_t count) {

@@ -59,9 +59,9 @@ class Heads {
   }
 
  private:
-  size_t heads_, problems_;
+  size_t heads_, problems_;  // problems_: heads of all sequences
   Scratch scratch_;
-  size_t slot_size_;
+  size_t slot_size_;  // in floats
   ParallelFor parallel_for_;
 };
 
@@ -120,8 +120,8 @@ class DenseRows {
   float* next_;
 };
 
-// Divides the places of a sequence into blocks of `size`. First(i) is the first place of block i,
-// Size(i) its number of places.
+// Divides the positions of a sequence, or the places of its sorted order, into blocks of `size`.
+// Block i begins at First(i) and has Size(i) positions or places.
 struct BlocksOf {
   size_t length, size;
   size_t count() const { return Blocks(length, size); }
@@ -207,8 +207,9 @@ void LshAttentionBackward(const LshAttentionShape& shape, const LshAttentionOpti
     HWY_DYNAMIC_DISPATCH(LshBackwardBlock)
     (shape, options, own, slot, n, h, round, blocks.First(i), blocks.Size(i));
   };
-  // A block of whole chunks writes to its own rows and to the rows of the block before it. So no
-  // two even blocks write to the same rows, and no two odd blocks do.
+  // If chunks are small enough (`apart`), a block consists of whole chunks. It then writes only to
+  // its own rows and to rows of the block before it, so no two even blocks write to the same rows,
+  // and no two odd blocks do.
   const bool apart = options.chunk <= kLshBackwardQueries;
   const auto pairs = [&](size_t odd) { return (blocks.count() + 1 - odd) / 2; };
   if (!apart || heads.OccupySlots()) {

@@ -12,7 +12,7 @@
 //                        .planes = planes, .places = places.data(), .sums = sums.data()},
 //                       {scratch.data(), slots}, parallel_for);
 //
-// Queries and keys are shared: k = q / max(|q|, 1e-12). Each round r has planes R_r
+// Keys are normalized queries: k = q / max(|q|, 1e-12). Each round r has random hyperplanes R_r
 // [D, buckets / 2]. For each batch element n and head, over the positions i < lengths[n]:
 //
 //   x_r(i)      = [q_i R_r; -q_i R_r]                        [buckets]
@@ -25,9 +25,9 @@
 //   out_i  = sum_{j in S(i)} p_ij v_j               [M];  v_i if S(i) is empty
 //
 // This equals the published sum over rounds. In the published form, each round is weighted by its
-// share of the normalizer, and each score is lowered by the log of the number of rounds in which i
-// sees j. This kernel instead counts a pair (i, j) in full in the first round in which i sees j,
-// and skips it in later rounds.
+// share of the softmax denominator, and each score is lowered by the log of the number of rounds in
+// which i sees j. This kernel instead counts a pair (i, j) in full in the first round in which i
+// sees j, and skips it in later rounds.
 //
 // Inputs at positions from lengths[n] on are not read; outputs at these positions are zeros. A NaN
 // or infinity at a position before lengths[n] may also cause NaNs at positions that do not see it.
@@ -65,8 +65,8 @@ struct LshAttentionOptions {
 // far apart) and buffers whose size depends only on D, M, R and the number of buckets.
 size_t LshAttentionScratch(const LshAttentionShape& shape, const LshAttentionOptions& options);
 
-// Sizes of the buffers that the forward writes and the backward reads: places and codes (2 N H R L
-// integers), and sums (3 N H L floats).
+// Sizes of the buffers LshAttentionForwardArgs::places (2 N H R L integers) and ::sums (3 N H L
+// floats), which the forward writes and the backward reads.
 size_t LshAttentionPlaces(const LshAttentionShape& shape);
 size_t LshAttentionSums(const LshAttentionShape& shape);
 

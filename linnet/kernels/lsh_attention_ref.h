@@ -21,7 +21,7 @@ namespace linnet::kernels {
 // The bucket of a row under one round's planes [D, half], and the margin of that choice.
 struct LshBucketRef {
   size_t bucket = 0;
-  double margin = 0;  // lead over the second largest of [q R; -q R]
+  double margin = 0;  // the largest of [q R; -q R] minus the second largest
 
   LshBucketRef(const double* q, const float* planes, size_t dim, size_t half) {
     if (half == 0) return;
@@ -42,7 +42,7 @@ class LshAttentionRef {
   using Vector = std::vector<double>;
 
   // q [L * D] and v [L * M] of one head; positions from `valid` on are not read. buckets
-  // [R][valid].
+  // [R][valid]: the bucket of each position.
   LshAttentionRef(const LshAttentionShape& shape, const LshAttentionOptions& options, Vector q,
                   Vector v, size_t valid, const std::vector<std::vector<size_t>>& buckets)
       : l_(shape.length),
@@ -94,7 +94,7 @@ class LshAttentionRef {
       if (largest == nothing) {
         p_[i * valid + i] = 1;
       } else {
-        // Each round's softmax, weighted by the round's share of the total normalizer.
+        // p is each round's softmax, weighted by the round's share of the total denominator.
         Vector sums(rounds);
         double all = 0;
         for (size_t r = 0; r < rounds; ++r) {

@@ -111,7 +111,7 @@ struct Problem {
   LshAttentionOptions options;
   std::vector<int64_t> lengths = {};
   Layout layout = {};
-  float q_size = 1, v_size = 1;
+  float q_size = 1, v_size = 1;  // standard deviations
 };
 
 // All inputs and outputs of a problem's forward and backward.
@@ -233,8 +233,8 @@ void CheckProblem(const Problem& problem, Tolerance tolerance = {}) {
 
 LINNET_SUITE_ON_EACH_ISA(LshAttention);
 
-// {N, L, H, D, M, R} and {buckets, chunk}. Sizes from 1 on, and around the borders of tiles, panels
-// and blocks of queries and keys.
+// The shapes are {N, L, H, D, M, R} and {buckets, chunk}. They include sizes of 1, and sizes just
+// below and above those of tiles, panels and blocks of queries and keys.
 TEST_P(LshAttention, MatchesTheReferenceOverRaggedShapes) {
   const std::vector<std::pair<LshAttentionShape, LshAttentionOptions>> problems = {
       {{1, 1, 1, 1, 1, 1}, {1, 1}},         {{1, 2, 1, 1, 1, 2}, {1, 1}},

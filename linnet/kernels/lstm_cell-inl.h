@@ -25,11 +25,12 @@ HWY_INLINE Vec TanhOf(Vec x) {
   const F32 d;
   return hn::Tanh(d, x);
 }
-// x (1 - x)
+// The derivative of the sigmoid, from its value x: x (1 - x).
 HWY_INLINE Vec SigmoidSlope(Vec x) { return hn::NegMulAdd(x, x, x); }
-// 1 - x^2
+// The derivative of tanh, from its value x: 1 - x^2.
 HWY_INLINE Vec TanhSlope(Vec x) { return hn::NegMulAdd(x, x, One()); }
 
+// Whether the row is present: its sequence has not ended before this step.
 template <class Args>
 HWY_INLINE bool There(const Args& args, size_t row) {
   return args.lengths == nullptr || args.at < args.lengths[row];

@@ -2,7 +2,8 @@
 //
 //   LstmCellForward(rows, h, {.gates = gates, .cell_before = c0, .cell = c1, .out = h1});
 //
-// Each row of gates [4 H] holds i, f, g and o. They are passed in as sums of products and biases:
+// Each row of gates [4 H] holds i, f, g and o. The caller passes in sums of matrix products and
+// biases, to which the kernel applies:
 //
 //   i, f, o = sigmoid(.), g = tanh(.)        written in place, for the backward
 //   cell = f cell_before + i g,   out = o tanh(cell)

@@ -22,7 +22,7 @@ constexpr size_t kChains = 10;
 float SpinFma(size_t rounds) {
   const F32 d;
   const auto decay = hn::Set(d, 0.5f), step = hn::Set(d, 0.25f);  // every chain converges to 0.5
-  // A compiler would merge chains with equal starting values into one.
+  // The chains start at different values: a compiler would merge equal chains into one.
   const auto begin = [&](float at) HWY_ATTR { return hn::Set(d, at); };
   auto c0 = begin(0.0f), c1 = begin(0.1f), c2 = begin(0.2f), c3 = begin(0.3f), c4 = begin(0.4f);
   auto c5 = begin(0.5f), c6 = begin(0.6f), c7 = begin(0.7f), c8 = begin(0.8f), c9 = begin(0.9f);

@@ -1,5 +1,5 @@
-// The machine's peak rates, as a yardstick for benchmarks: multiply-adds of one core, and read and
-// write bandwidth. The caller runs these functions on its threads and times them.
+// The machine's peak rates, as a yardstick for benchmarks: multiply-adds of one core, and memory
+// bandwidth for reads and writes. The caller runs these functions on its threads and times them.
 //
 //   pool.Run([&](int) { SpinFma(rounds); });        // pool.size() * FmaFlops(rounds) operations
 //   pool.For(n, [&](size_t begin, size_t end) { ReadFloats(x + begin, end - begin); });
@@ -10,8 +10,8 @@
 
 namespace linnet::kernels {
 
-// Runs independent chains of fp32 fused multiply-adds in registers. Returns a number that depends
-// on all of them, so that none can be optimized away.
+// Runs independent chains of `rounds` fp32 fused multiply-adds each, in registers. Returns a number
+// that depends on all chains, so that the compiler cannot remove any.
 float SpinFma(size_t rounds);
 
 // Number of floating-point operations that SpinFma(rounds) executes with the active instruction

@@ -17,7 +17,7 @@ uint16_t ToBf16(float value) {
 }
 float FromBf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
-// A random matrix of either type; [rows, columns] is its logical shape.
+// A random matrix in fp32 or bf16; [rows, columns] is its logical shape.
 struct TestMatrix {
   TestMatrix(size_t rows, size_t columns, MatType type, bool transposed, uint64_t stream)
       : rows(rows), columns(columns), type(type), transposed(transposed) {
@@ -40,8 +40,8 @@ struct TestMatrix {
   size_t rows, columns;
   MatType type;
   bool transposed;
-  std::vector<float> wide;
-  std::vector<uint16_t> narrow;
+  std::vector<float> wide;       // the elements in fp32
+  std::vector<uint16_t> narrow;  // the elements in bf16
 };
 
 void Compare(const MatMulShape& shape, MatType operands, MatType result, bool a_transposed,

@@ -38,6 +38,10 @@ HWY_INLINE LogisticBins LogisticBin(uint8_t byte, Vec mean, Vec log_scale) {
 
   // P_i is the product of three factors (see the header). If the bin reaches to infinity at one
   // end, the factors that involve this end are 1: their logarithms and derivatives are 0.
+  //
+  // As ln sigmoid(x) = min(x, 0) - ln(1 + exp(-|x|)), one logarithm is enough:
+  // ln P_i = log_outside + ln(probability / inside). d_plus and d_minus are the derivatives of
+  // ln P_i's factors with respect to plus and -minus, d_width with respect to the log-scale.
   Vec log_outside = zero, inside = one;
   Vec d_plus = zero, d_minus = zero, d_width = zero;
   if (byte != 255) {  // ln sigmoid(plus)

@@ -19,8 +19,8 @@ inline double MixtureOfLogisticsRef(const std::vector<double>& outputs, uint8_t 
     const double mean = outputs[mixtures + i];
     const double scale = std::exp(std::max(outputs[2 * mixtures + i], -7.0));
     const double x = byte / 127.5 - 1 - mean, half = 1.0 / 255;
-    // Computed from the nearer tail: the difference of two sigmoids near 1 would lose all
-    // precision.
+    // P_i is a - b, computed from the nearer tail: the difference of two sigmoids near 1 would lose
+    // all precision.
     const double sign = x > 0 ? -1 : 1;
     const double a = byte == (x > 0 ? 0 : 255) ? 1 : sigmoid((sign * x + half) / scale);
     const double b = byte == (x > 0 ? 255 : 0) ? 0 : sigmoid((sign * x - half) / scale);

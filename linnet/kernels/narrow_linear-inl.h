@@ -79,23 +79,26 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, co
     });
     to.offset[r] = static_cast<int32_t>(
         0u - 128u * static_cast<uint32_t>(hn::GetLane(hn::SumOfLanes(I32(), sum))));
-    if (!finite) to.scale[r] = NAN;  // so that no result is finite
+    if (!finite) to.scale[r] = NAN;  // makes all results of the row NaN
     std::memset(row + in, 0, padded - in);
   }
 }
 
 // ------------------------------------------------------------------------------------------
-// Products without a dot-product unit.
+// Products without a dot-product unit. A tile is a block of rows times whole panels of outputs,
+// whose sums stay in registers over all inputs.
 
 inline constexpr size_t kNarrowVectors = kPanel / hn::MaxLanes(F32());  // vectors per panel
-// kNarrowRows: maximum rows of a tile. NarrowPanels(): panels of a tile with the given rows, enough
-// to hide the latency of multiply-adds, but no more than registers can hold.
+// kNarrowRows: maximum number of rows of a tile. NarrowPanels(): number of panels of a tile of
+// `rows` rows, enough to hide the latency of multiply-adds, but no more than registers can hold.
 inline constexpr size_t kNarrowRows = HWY_TARGET == HWY_AVX3 ? 8 : HWY_TARGET == HWY_SCALAR ? 1 : 4;
 constexpr size_t NarrowPanels(size_t rows, NarrowType type) {
   if (HWY_TARGET == HWY_SCALAR || rows > 2) return 1;
   return rows == 1 && type == NarrowType::kBf16 ? 4 : 2;
 }
 
+// Computes outputs of y from vector v of a row's sums: applies the scales (int8) and adds the
+// biases. `column` is the panel's first output.
 HWY_INLINE void FinishNarrow(const NarrowArgs& args, size_t row, const std::byte* panel,
                              size_t column, size_t v, Vec result) {
   const F32 d;
@@ -140,7 +143,7 @@ struct NarrowTile {
 HWY_INLINE hn::Vec<I32> FourBytes(const std::byte* x) {
   int32_t bytes;
   std::memcpy(&bytes, x, 4);
-  return hn::Set(I32(), bytes);  // compiles to one load; a value in a register would need a shuffle
+  return hn::Set(I32(), bytes);  // compiles to one load that fills all lanes
 }
 
 // Computes a bf16 tile. For each pair of inputs, adds the product of the first input, then the

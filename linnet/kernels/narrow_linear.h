@@ -1,6 +1,6 @@
-// Matrix products y = x W^T + b with weights kept in bf16 or int8. The weights take half or a
-// quarter of the bytes that linear.h needs. On processors with dot-product instructions for these
-// types (VNNI, AVX512-BF16, AMX), products run two to sixteen times as fast as in linear.h.
+// Matrix products y = x W^T + b with weights in a narrow type, bf16 or int8. The weights take half
+// or a quarter of the bytes that linear.h needs. On processors with dot-product instructions for
+// these types (VNNI, AVX512-BF16, AMX), products run two to sixteen times as fast as in linear.h.
 //
 //   for (size_t o = 0; o < out; ++o) {                            // once; one scale per output
 //     scale[o] = QuantizeWeights(in, &weight[o * in], &value[o * in]);
@@ -12,7 +12,8 @@
 //   NarrowActivations(rows, in, h, in, /*factor=*/nullptr, x);
 //   NarrowLinear(rows, in, out, x, packed.data(), LinearMode::kOverwrite, y, out);
 //
-// bf16: activations are rounded to bf16 as well; products are exact, and sums are in fp32.
+// bf16: activations are rounded to bf16 as well; the product of two numbers is exact, and sums are
+// in fp32.
 // int8: a weight is its int8 value * the scale of its output; an activation is its int8 value * the
 // scale of its row, which is the row's largest magnitude / 127. Sums are exact integers, and
 // y = b + sum * (row's scale * output's scale) in fp32.
@@ -22,12 +23,12 @@
 // (except on the plain-code target, which has no fused multiply-add and rounds y once more). The
 // order of bf16 sums differs between instruction sets.
 //
-// Packed form: panels of kPanel outputs. A panel starts with its biases (kPanel floats) and, for
-// int8, its scales (kPanel floats). Then come the weights, 64 bytes for each group of 2 (bf16) or 4
-// (int8) inputs: the weights of these inputs for all outputs of the panel. int8 weights are stored
-// as value + 128. Inputs are padded to a multiple of kNarrowInputs and outputs to a multiple of
-// kPanel, with zero bytes. Hence, for a multiple a of kPanel, outputs [a, out) form a packed matrix
-// that starts at packed + PackedNarrowSize(type, in, a).
+// A packed matrix consists of panels of kPanel outputs each, one after another. A panel starts with
+// its biases (kPanel floats) and, for int8, its scales (kPanel floats). Then come the weights, 64
+// bytes for each group of 2 (bf16) or 4 (int8) inputs: the weights of these inputs for all outputs
+// of the panel. int8 weights are stored as value + 128. Inputs are padded to a multiple of
+// kNarrowInputs and outputs to a multiple of kPanel, with zero bytes. If a is a multiple of kPanel,
+// outputs [a, out) are a packed matrix too, at packed + PackedNarrowSize(type, in, a).
 #ifndef LINNET_KERNELS_NARROW_LINEAR_H_
 #define LINNET_KERNELS_NARROW_LINEAR_H_
 

@@ -8,6 +8,7 @@
 
 namespace linnet::kernels {
 
+// The arguments of NarrowLinear().
 struct NarrowArgs {
   size_t rows, in, out;
   NarrowRows x;
@@ -16,6 +17,7 @@ struct NarrowArgs {
   float* y;
   size_t y_stride;
 
+  // Bytes of one row of x.
   size_t row_bytes() const { return RoundUp(in, kNarrowInputs) * NarrowBytes(x.type); }
   // Bytes from one panel to the next.
   size_t panel_bytes() const { return PackedNarrowSize(x.type, in, kPanel); }

@@ -143,7 +143,7 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// Configures the tile registers for a block of `upper` + `lower` rows, each of the two at most 16.
+// Configures the tile registers for a block of `upper` + `lower` rows; both numbers are at most 16.
 // Tiles 0 and 1 hold the sums of the upper rows for two panels, tiles 2 and 3 the sums of the lower
 // rows. Tile 4 holds the upper rows of x and tile 5 the lower rows; tiles 6 and 7 hold the weights
 // of the two panels.

@@ -1,9 +1,9 @@
 // The Highway body of scan.h, compiled once for each instruction set: the forward and the step. The
 // backward is in scan_backward-inl.h and scan_add_backward-inl.h.
 //
-// The forward walks blocks of positions (scan_block-inl.h). The values that a block writes are
-// inputs or are solved first. Then one Sweep() of sweep-inl.h adds them to the state and reads the
-// state at each position, as in causal linear attention.
+// The forward walks over blocks of positions. The values that a block writes are inputs or are
+// solved first, from a triangular system (see scan_block-inl.h). Then one Sweep() of sweep-inl.h
+// adds them to the state and reads the state at each position, as in causal linear attention.
 #if defined(LINNET_KERNELS_SCAN_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_SCAN_INL_H_
 #undef LINNET_KERNELS_SCAN_INL_H_
@@ -25,6 +25,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
+// The forward of one head of one sequence.
 class ScanForwardHead {
  public:
   HWY_INLINE ScanForwardHead(const ScanShape& shape, const ScanOptions& options,
@@ -121,8 +122,7 @@ class ScanForwardHead {
 
   // Adds the block's writes to the state, and reads it at each position.
   HWY_INLINE void Read(const Block& own, Rows<const float> keys, Rows<const float> values) {
-    // If the factors of the rows that read are scalars, they are applied to the result instead of
-    // q.
+    // If each row of q has a single decay factor, it is applied to the result instead of q.
     const bool scale_out = !block_.keyed() && !block_.two();
     Rows<const float> q{pieces_.block.q, static_cast<ptrdiff_t>(size_.dp)};
     float scale[kScanBlock];
@@ -192,13 +192,14 @@ void ScanForwardBody(const ScanShape& shape, const ScanOptions& options,
   ScanForwardHead(shape, options, args, scratch, n, h).Run();
 }
 
-// The rows of one position of one head with which a step updates and reads the state.
+// The rows of one position of one head with which a step updates and reads the state S. The step
+// writes k y^T (kRwkv7: b y^T + k v^T).
 struct StepRows {
   const float *q, *k, *v;
   const float* decay;     // [D]: e^g
-  const float* erase;     // [D]: y += S^T erase, with S before the decay; if null, y is v
+  const float* erase;     // [D]: y includes S^T erase, with S before the decay; if null, y is v
   const float* strength;  // kTwoSided: [M], the factors w of v; else null
-  const float* b;         // kRwkv7: [D], the key that y is written with; if null, this key is k
+  const float* b;         // kRwkv7: [D]; else null
   float beta;             // kDelta: the factor of v; else 1
 };
 

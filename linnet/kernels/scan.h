@@ -155,8 +155,7 @@ struct ScanStepArgs {
   float* s = nullptr;
   float* z = nullptr;
   ptrdiff_t s_stride = 0, z_stride = 0;
-  // Optional, [N]: the states to step; default 0, 1, 2, ... Rows of the inputs and of `out` are
-  // always 0, 1, 2, ...
+  // Optional, [N]: row n of the inputs and of `out` steps state sequences[n]. Null: state n.
   const size_t* sequences = nullptr;
   float* scratch = nullptr;  // ScanStepScratch() floats
 };

@@ -1,6 +1,6 @@
 // The backward of scans that write k v^T (ScanWrite::kAdd), compiled once for each instruction set.
 //
-// As in causal linear attention, the gradients dq, dk and dv are sweeps with permuted arguments.
+// As in causal linear attention, sweeps with permuted arguments compute the gradients dq, dk, dv.
 // For dq, a sweep runs forwards through a segment, from the state that the forward kept. For dk and
 // dv, sweeps then run backwards through it, from dS, the gradient of the state after the segment.
 // Blocks are scaled as in scan_block-inl.h. The gradients of the logarithms of decay are
@@ -29,7 +29,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// Multiplies each column of a state in strips by its factor.
+// Multiplies each column of a state, which is stored in strips, by its factor.
 inline HWY_NOINLINE void ScaleStripColumns(size_t rows, size_t columns, const float* factors,
                                            float* s) {
   const F32 d;
@@ -40,7 +40,7 @@ inline HWY_NOINLINE void ScaleStripColumns(size_t rows, size_t columns, const fl
   });
 }
 
-// to[c] = the sum over the rows of x * y, both in strips.
+// to[c] = the sum over the rows of x * y, which are both stored in strips.
 inline HWY_NOINLINE void SumProducts(size_t rows, size_t columns, const float* x, const float* y,
                                      float* to) {
   const F32 d;
@@ -122,7 +122,8 @@ class ScanAddBackwardHead {
     }
   }
 
-  // Computes the gradients of q of a segment and records where its blocks begin.
+  // Computes a segment's gradients of q and records where its blocks begin. With decays, also
+  // computes the row sums of S * dS after the segment.
   HWY_INLINE void Forwards(size_t segment) {
     segment_ = segment * kScanSegment;
     const size_t end = std::min(segment_ + kScanSegment, place_.length);
@@ -145,8 +146,8 @@ class ScanAddBackwardHead {
   }
 
   // The block's keys and values. These are the inputs' rows in place if the rows are whole vectors,
-  // lie close together, and need no decay factors (keys) and no normalizer's column (values).
-  // Otherwise the rows are packed.
+  // lie close together, and need no decay factors (keys) and no column for z (values). Otherwise
+  // the rows are packed.
   HWY_INLINE Rows<const float> Keys() {
     if (!block_.decays()) {
       return k_rows_.Read(FeatureMap::kIdentity, Own(), place_.valid, pieces_.block.keys);
@@ -161,7 +162,7 @@ class ScanAddBackwardHead {
     block_.PackGiven();
     return ScanBlock::Const(block_.given_values());
   }
-  // Gradients of the numerators and, in the normalizer's column, of the denominator.
+  // Gradients of the numerators and, in the column of z, of the denominator.
   HWY_INLINE Rows<const float> OutGradients() {
     if (!options_.normalize) return grad_out_rows_.Read(Own(), pieces_.go);
     const size_t n = block_.tokens(), m = size_.value_dim;
@@ -282,6 +283,7 @@ class ScanAddBackwardHead {
     }
   }
 
+  // Computes and stores dg_t from the block's last position to its first.
   HWY_NOINLINE void StoreDecay(Rows<float> dk) {
     const F32 d;
     const size_t width = block_.keyed() ? size_.dim : 1;

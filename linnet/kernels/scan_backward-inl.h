@@ -18,7 +18,8 @@
 // the first.
 //
 // The gradient of the first position's log decay is the row sum of S' * (gradient of S'). From one
-// position to the next, this gradient grows by x * dx and shrinks by q' * dq' and a' * da'.
+// position to the next, the gradient of the log decay grows by x * dx and shrinks by q' * dq' and
+// a' * da'.
 #if defined(LINNET_KERNELS_SCAN_BACKWARD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_SCAN_BACKWARD_INL_H_
 #undef LINNET_KERNELS_SCAN_BACKWARD_INL_H_
@@ -51,7 +52,7 @@ inline HWY_NOINLINE void ScaleColumns(size_t rows, size_t columns, const float* 
   }
 }
 
-// Multiplies row r by factors[r].
+// Multiplies row r of x by factors[r].
 inline HWY_NOINLINE void ScaleByRows(size_t rows, size_t columns, const float* factors, float* x) {
   const F32 d;
   for (size_t r = 0; r < rows; ++r, x += columns) {
@@ -97,11 +98,13 @@ class ScanBackwardHead {
  private:
   static constexpr size_t kCell = kScanSolveBlock;
 
+  // Rows as wide as a row of the state (Wide) or of its transpose (Deep).
   Rows<float> Wide(float* at) const { return {at, static_cast<ptrdiff_t>(mp_)}; }
   Rows<float> Deep(float* at) const { return {at, static_cast<ptrdiff_t>(dp_)}; }
   static Rows<const float> Const(Rows<float> x) { return ScanBlock::Const(x); }
+  // The matrix x (Along) or its transpose (Across) as the first factor of a product.
   static Factors Along(Rows<float> x) { return {x.at, x.stride, 1}; }
-  static Factors Across(Rows<float> x) { return {x.at, 1, x.stride}; }  // transposed
+  static Factors Across(Rows<float> x) { return {x.at, 1, x.stride}; }
 
   HWY_INLINE void LoadFinalGradient() {
     Clear(pieces_.g, dp_ * mp_);
@@ -316,7 +319,7 @@ class ScanBackwardHead {
              true);
     Products(n, dp_, {{mp_, Along(dy), start}, keys(GradAKeys(0), 0), keys(GradAKeys(1), 1)}, da,
              true);
-    // The first row a' reads the state before the decay, and none of its own block's writes.
+    // The first row of a' reads the state before the decay, and none of its own block's writes.
     Product(1, mp_, dp_, Along(dy), Const(Deep(const_cast<float*>(state_t))), da, true);
   }
 
@@ -344,7 +347,8 @@ class ScanBackwardHead {
     Products(mp_, dp_, {{n, Across(go), Const(q)}, {n - first, Across(dy), Const(a)}},
              Deep(pieces_.g_t));
   }
-  // Adds the first row of a', which reads the state before the block's decay.
+  // Adds to G the product of the first rows of a' and dy: this row of a' reads the state before the
+  // block's decay.
   HWY_INLINE void AddFirstToG() {
     const Rows<float> a = block_.a(), dy = Wide(pieces_.dy);
     Product(dp_, 1, mp_, Across(a), Const(dy), Wide(pieces_.g));

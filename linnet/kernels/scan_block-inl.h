@@ -2,9 +2,8 @@
 // the state, and the values that are solved within the block. Used by scan-inl.h,
 // scan_add_backward-inl.h and scan_backward-inl.h.
 //
-// Let c_i be the sum of the logarithms of decay up to and including position i of the block, and C
-// the block's last position. Everything is scaled to the block's end, where the scaled state equals
-// the true state:
+// Let c_i be the sum of the logarithms of decay up to and including position i = 1 .. C of the
+// block. Everything is scaled to the block's end, where the scaled state equals the true state:
 //
 //   rows that write    k'_i = k_i e^(c_C - c_i)      <= k_i
 //   rows that read     q'_i = q_i e^(c_i - c_C)      >= q_i
@@ -264,7 +263,7 @@ HWY_NOINLINE void ScaleRows(size_t tokens, size_t width, size_t padded, Rows<con
   }
 }
 
-// Multiplies each row of a state in strips by its factor.
+// Multiplies each row of a state, which is stored in strips, by its factor.
 inline HWY_NOINLINE void ScaleStrips(size_t rows, size_t columns, const float* factors, float* s) {
   const F32 d;
   for (size_t c = 0; c < columns; c += kStrip) {
@@ -280,6 +279,7 @@ inline HWY_NOINLINE void ScaleStrips(size_t rows, size_t columns, const float* f
 
 // Location of one head of one sequence.
 struct ScanPlace {
+  // first: the row of position 0. Packed sequences have no batch axis: n is 0 for all of them.
   size_t n, h, group, first, length;
   size_t valid;         // positions >= valid change nothing
   size_t index;         // of the head among all N x H
@@ -370,8 +370,8 @@ class ScanBlock {
   }
 
   // Starts a block of at most `most` positions at `begin`: chooses their number and computes their
-  // factors. If strong decays cut the last block short, the same is expected here: the length is
-  // chosen before any factors are computed.
+  // factors. Usually tries the factors of a full block. If strong decays cut the last block short,
+  // finds the number first, because this block is likely to be cut short too.
   HWY_INLINE void Start(size_t begin, size_t most) {
     begin_ = begin;
     Resize(std::min(most, Solves(options_) ? kScanSolveBlock : kScanBlock));
@@ -451,7 +451,7 @@ class ScanBlock {
     }
     ClearMasked(to, size_.dp);
   }
-  // Packs the given values, with 1 in the normalizer's column.
+  // Packs the given values, with 1 in the column of z (see ScanSizes).
   HWY_INLINE void PackGiven() {
     const Rows<float> to = given_values();
     ScaleRows<false, false>(seen_, size_.value_dim, size_.mp, v_in(), {nullptr, 0}, 1.0f, nullptr,

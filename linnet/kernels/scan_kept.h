@@ -25,11 +25,11 @@ inline bool Gives(const ScanOptions& options) {
   return options.write == ScanWrite::kAdd || options.write == ScanWrite::kRwkv7;
 }
 
-// Sizes of a head. The normalizer z is stored as one more column of the state; each position writes
-// the value 1 to this column.
+// Sizes of a head. With `normalize`, z is stored as one more column of the state; each position
+// writes the value 1 to this column.
 struct ScanSizes {
   size_t dim, value_dim;
-  size_t columns;  // of the state
+  size_t columns;  // of the state, including z
   size_t dp, mp;   // dim and columns, padded
 
   ScanSizes(const ScanShape& shape, const ScanOptions& options)
@@ -51,6 +51,7 @@ struct ScanLayout {
         state_size(shape.dim * ScanSizes(shape, options).columns),
         rows(options.normalize ? tokens * shape.heads : 0) {}
 
+  // Number of states kept for one head of a sequence.
   static size_t Of(size_t length) { return (length + kScanSegment - 1) / kScanSegment; }
   // Number of states reserved per head for the sequences before n. A sequence has at most
   // length / kScanSegment + 1 segments.
@@ -87,7 +88,7 @@ struct ScanBlockPieces {
                          // there are both given and solved rows, these alternate
   float *read, *write;   // decay factors of the rows that read and that write [kScanBlock, dp]
   float* decay;          // decay factors of the whole block [dp]
-  float* sums;           // [dp]
+  float* sums;           // sums of logarithms of decay [dp]
   float* ones;           // [kScanBlock]
   float* panels;         // two transposed sets of keys [dp, kScanSolveBlock]
   float* products;       // matrices [8, kScanSolveBlock, kScanSolveBlock]

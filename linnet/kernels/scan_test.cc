@@ -110,7 +110,7 @@ TEST_P(Scan, BackwardMatchesReference) {
         const ScanValues<float> got =
             RunScan(x, 1, SerialFor, /*backward=*/true, offset++ % 4).grad;
         const ScanValues<double> want = RunScanRef(x).grad;
-        // With one key channel the normalizer cancels q, whose gradient is only rounding errors.
+        // With one key channel, q cancels in the quotient: its gradient is only rounding errors.
         const bool cancels = options.normalize && size.dim == 1;
         EXPECT_LT(ScanDifference(got.q, want.q), cancels ? 1e-3 : 1e-5);
         EXPECT_LT(ScanDifference(got.k, want.k), 1e-5);

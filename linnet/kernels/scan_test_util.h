@@ -1,7 +1,8 @@
 // For tests of the scan: a problem with all its tensors, run by the kernel and by the reference.
 //
 //   ScanProblem x = MakeScan(shape, options, ScanStrength::kStrong);
-//   const ScanResults got = RunScan(x, /*slots=*/1, SerialFor), want = RunScanRef(x);
+//   const ScanResults got = RunScan(x, /*slots=*/1, SerialFor);
+//   const ScanRefResults want = RunScanRef(x);
 #ifndef LINNET_KERNELS_SCAN_TEST_UTIL_H_
 #define LINNET_KERNELS_SCAN_TEST_UTIL_H_
 
@@ -67,8 +68,8 @@ struct ScanResults {
 // Decay at each position: mild, or any g from 0 to -infinity.
 enum class ScanStrength { kMild, kStrong };
 
-// Random inputs of the magnitudes that models use. Delta rules get keys of length 1 and strengths
-// in (0, 1), so that states stay bounded; a normalizer gets positive features.
+// Random inputs of the magnitudes that models use. Delta rules get keys of norm 1, and `erase` and
+// `write` in (0, 1), so that states stay bounded. With `normalize`, q, k and z0 are positive.
 inline ScanProblem MakeScan(const ScanShape& shape, const ScanOptions& options,
                             ScanStrength strength, size_t tokens = SIZE_MAX) {
   if (tokens == SIZE_MAX) tokens = shape.batch * shape.length;

@@ -133,7 +133,7 @@ void PackTransposed(const AttentionRows<const float>& rows, size_t begin, size_t
 
 // The keys that each query of one sequence sees.
 struct Visible {
-  size_t limit, offset, window;
+  size_t limit, offset, window;  // no query sees a key from `limit` on
   bool causal;
 
   Visible(const SoftmaxAttentionShape& shape, const SoftmaxAttentionOptions& options,

@@ -87,7 +87,7 @@ void SoftmaxAttentionBackward(const SoftmaxAttentionShape& shape,
   });
 
   // One sweep computes five matrix products. Two sweeps compute seven, because both need the scores
-  // and v . grad_out.
+  // and v . grad_out. One sweep is used unless idle slots make it slower than two sweeps.
   if (Blocks(problems, slots) * slots * 5 <= problems * 7) {
     ForTasks(problems, scratch, slot_size, parallel_for, [&](float* slot, size_t problem) {
       HWY_DYNAMIC_DISPATCH(AttentionBackwardKeys)

@@ -1,5 +1,5 @@
 // Reference for softmax_attention.h in plain double precision, for one head, with the full L x S
-// matrix.
+// matrix of attention weights.
 //
 //   SoftmaxAttentionRef head({.queries = L, .keys = S, ...}, options, q, k, v, valid); // in double
 //   head.Out(i)              // [M]
@@ -102,7 +102,7 @@ class SoftmaxAttentionRef {
     }
     return p * sum;
   }
-  // Masked keys and values may hold NaN.
+  // x[row, column], or 0 if it is NaN: masked keys may hold NaN, and 0 times NaN is NaN.
   static double At(const Vector& x, size_t row, size_t column, size_t width) {
     const double value = x[row * width + column];
     return std::isnan(value) ? 0 : value;

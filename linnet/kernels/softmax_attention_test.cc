@@ -115,7 +115,7 @@ struct Problem {
   SoftmaxAttentionOptions options;
   std::vector<int64_t> lengths = {};
   Layout layout = {};
-  float size = 1;  // scale of queries and keys
+  float size = 1;  // standard deviation of queries and keys
 };
 
 // All inputs and outputs of a problem's forward and backward.

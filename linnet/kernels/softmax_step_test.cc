@@ -64,7 +64,7 @@ void ExpectSteps(size_t window, size_t readers) {
     std::vector<size_t> positions(kBatch);
     double worst = 0;
     const auto step = [&](const std::vector<size_t>& sequences) {
-      // Row by row, because the sequences are at different positions.
+      // Gathers the inputs row by row, because the sequences are at different positions.
       Floats in_q, in_k, in_v, out(sequences.size() * heads * m);
       for (const size_t n : sequences) {
         const auto add = [&](Floats& to, const Floats& x, size_t width) {

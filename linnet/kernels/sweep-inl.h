@@ -141,7 +141,7 @@ struct Operands {
   Rows<const float> phi{nullptr, 0};  // phi(x), as wide as out
 };
 
-// One slice of the state, kRows x (kVectors * kLanes), over all tokens of a block:
+// Sweeps one slice of the state, kRows x (kVectors * kLanes), over all tokens of a block:
 //   s += b_t v_t^T; out_t += a_t s, or out_t = a_t s if kFirst.
 // The last slice of a strip (kLast) finishes the sums.
 template <Pass kPass, size_t kVectors, bool kFirst, bool kLast, Finish kFinish>
@@ -375,8 +375,8 @@ class HeadRows {
   }
 
   // Destination of a block's results: rows of the tensor if they are whole vectors, else `pack`,
-  // from which Store() copies them. Partial sums belong in `pack`, unless InPlace() holds and
-  // `pack` holds no initial values of the sums.
+  // from which Store() copies them. A sweep may accumulate its sums in the tensor only if InPlace()
+  // holds and the sums do not start from values in `pack`.
   Rows<float> Results(const Block& block, float* pack) const {
     if constexpr (std::is_same_v<T, float>) {
       if (width_ % kPad == 0) return Of(block);

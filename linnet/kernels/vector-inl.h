@@ -76,6 +76,7 @@ HWY_INLINE Vec AtMost(Vec x, Vec high) {
 #endif
 }
 
+// v with its lanes from n on set to zero.
 HWY_INLINE Vec ZeroBeyond(Vec v, size_t n) {
   const F32 d;
   return hn::IfThenElseZero(hn::FirstN(d, n), v);
@@ -113,7 +114,7 @@ HWY_INLINE void StoreSums(Vec a, Vec b, Vec c, Vec d, float* to) {
 #endif
 }
 
-// Calls body(i, used) for each vector of a row of n floats.
+// Calls body(index of its first float, number of its floats) for each vector of a row of n floats.
 template <class Body>
 HWY_INLINE void ForVectors(size_t n, Body body) {
   const size_t lanes = hn::Lanes(F32());

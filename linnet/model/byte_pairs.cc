@@ -46,7 +46,7 @@ BytePairs::BytePairs(Ids ids, const std::vector<std::pair<std::string, std::stri
 // character becomes one token per byte, the unknown token, or nothing (see BytePairOptions).
 std::vector<int32_t> BytePairs::Characters(std::string_view word) const {
   std::vector<int32_t> tokens;
-  bool fusing = false;
+  bool fusing = false;  // the previous character was unknown
   for (size_t at = 0; at < word.size();) {
     const auto next = NextCodePoint(word, at);
     const std::string_view character = word.substr(at, next ? next->bytes : 1);

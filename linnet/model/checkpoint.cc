@@ -40,7 +40,7 @@ AlignedBuffer<float> Widened(const linnet::Tensor& tensor, const SafetensorsFile
     }
     return wide;
   }
-  // The scales or factors `name`, [size]; empty if the file has none.
+  // The values of tensor `name` [size], which holds scales or factors; empty if the file lacks it.
   const auto beside = [&](const std::string& name, int64_t size) {
     const linnet::Tensor* found = file.Find(name);
     if (found == nullptr) return std::span<const float>();

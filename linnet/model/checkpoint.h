@@ -5,9 +5,9 @@
 //   std::span<const float> w = checkpoint.Tensor("predictor.weight");
 //
 // Files may come from anywhere, so opening one validates the spec and checks that each tensor of
-// TensorTable(spec) is present, has the right shape, and is in fp32 or in a type of a narrower
-// precision (precision.h). A file may leave out its position table, which is then computed
-// (HasComputedPositions()).
+// TensorTable(spec) is present, has the right shape, and is stored as F32, BF16 or, for
+// matrices, I8 (precision.h). A file may leave out its table of sinusoidal position embeddings, which
+// is then computed (HasComputedPositions()).
 #ifndef LINNET_MODEL_CHECKPOINT_H_
 #define LINNET_MODEL_CHECKPOINT_H_
 
@@ -39,9 +39,9 @@ class Checkpoint {
   const std::string& path() const { return file_.path(); }
   // The "training" metadata: JSON, or "" if the file has none.
   const std::string& training() const { return training_; }
-  // Precision of the stored matrices: the narrowest one found.
+  // The lowest precision of any stored matrix.
   Precision precision() const { return precision_; }
-  // A tensor of the spec's table, row-major; narrower types are converted to float.
+  // A tensor of TensorTable(spec()), row-major; BF16 and I8 are converted to float.
   std::span<const float> Tensor(const std::string& name) const;
   bool Has(const std::string& name) const;
   const SafetensorsFile& file() const { return file_; }
@@ -53,12 +53,12 @@ class Checkpoint {
   ModelSpec spec_;
   std::string training_;
   Precision precision_ = Precision::kF32;
-  // Tensors of narrower types, as floats, and a computed position table.
+  // The BF16 and I8 tensors, converted to floats, and a computed position table.
   std::map<std::string, AlignedBuffer<float>, std::less<>> widened_;
 };
 
-// Whether a file may leave out this tensor of the spec's table, because PositionTable(spec)
-// computes it: true for the position table, unless it is larger than 2^26 values.
+// Whether a file may leave out this tensor of TensorTable(spec), because PositionTable(spec)
+// computes it. True only for the position table, if it has at most 2^26 values.
 bool HasComputedPositions(const ModelSpec& spec, const std::string& tensor_name);
 
 // Throws InputError naming file and tensor if a value is infinite or NaN.

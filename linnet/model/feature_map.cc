@@ -62,9 +62,9 @@ void RffFeatures(const FeatureInput& input, const float* x, bool, float* phi) {
   }
 }
 
-// Features of a key: exp(min(y omega - |y|^2 / 2, 40)) / sqrt(columns). Features of a query:
-// exp(y omega - max(y omega)), which cannot overflow; factors common to all features of a query
-// cancel in the output. F = columns.
+// Features of a key: exp(min(y omega - |y|^2 / 2, 40)) / sqrt(columns), where 40 prevents
+// overflow. Features of a query: exp(y omega - max(y omega)), which cannot overflow; factors common
+// to all features of a query cancel in the output. F = columns.
 void FavorFeatures(const FeatureInput& input, const float* x, bool query, float* phi) {
   const size_t columns = input.columns;
   const float half = Projections(input, x, phi) / 2;

@@ -45,6 +45,7 @@ size_t LayerOf(const TensorInfo& info) {
 void BoundLogits(std::span<const float> all, size_t layer, std::span<float> logits) {
   const size_t channels = logits.size(), layers = all.size() / channels;
   for (size_t c = 0; c < channels; ++c) {
+    // The bound is below / (below + above), so its logit is log(below) - log(above).
     double most = -HUGE_VAL, below = 0, above = 0;
     for (size_t l = 0; l < layers; ++l) most = std::max<double>(most, all[l * channels + c]);
     for (size_t l = 0; l < layers; ++l) {
@@ -74,6 +75,7 @@ std::vector<float> BoundsOf(const Checkpoint& checkpoint) {
   std::vector<float> all;
   for (size_t l = 0; l < bounds.size(); ++l) {
     for (size_t c = 0; c < bounds[l].size(); ++c) {
+      // p_l of the softmax: p_1 + ... + p_l is the bound of layer l, and all p sum to 1.
       const double share = l == 0 ? 1 - bounds[layers - 1][c] : bounds[l][c] - bounds[l - 1][c];
       if (!(share > 0) || bounds[0][c] > 1e-30) {
         throw InputError(checkpoint.path(),
@@ -95,6 +97,7 @@ size_t Numel(const std::vector<int64_t>& shape) {
 
 using Changes = std::vector<std::pair<std::string, std::string>>;
 
+// Replaces the first occurrence of each change's first string by its second.
 std::string Changed(std::string name, const Changes& changes) {
   for (const auto& [from, to] : changes) {
     const size_t at = name.find(from);
@@ -135,6 +138,7 @@ FlaPart FlaPartOf(const MixerSpec& mixer, const TensorInfo& info) {
   const int64_t values = int64_t{mixer.heads} * mixer.value_dim;
   const int64_t keys = int64_t{mixer.heads} / KeyReaders(mixer) * mixer.query_dim;
   const int64_t all = 2 * values + 2 * keys + mixer.heads;
+  // linnet's tensor, the Mamba-2 tensor that contains it, its first row there, and the rows there.
   const std::tuple<std::string, std::string, int64_t, int64_t> parts[] = {
       {"g_proj.", "in_proj.", 0, all},
       {"v_proj.", "in_proj.", values, all},
@@ -166,6 +170,7 @@ FlaModel FlaModel::Open(const std::string& folder, const std::string& tokenizer)
   const FlaConfig config = ReadFlaConfig(path);
   model.spec_ = config.spec, model.tied_ = config.tied;
   model.OpenTensors(folder);
+  // The config does not state the rank of gla's gate; the weights show it.
   for (size_t i = 0; i < model.spec_.stack.pattern.size(); ++i) {
     const auto rank = model.tensors_.find(StrCat("model.layers.", i, ".attn.gk_proj.0.weight"));
     if (rank == model.tensors_.end() || rank->second->shape.empty()) continue;
@@ -278,6 +283,7 @@ const Tensor& FlaModel::Fitting(const std::string& name, const std::vector<int64
   return tensor;
 }
 
+// Checks that all tensors of TensorTable() are present, and that the folder has no others.
 void FlaModel::CheckTensors() {
   std::set<const Tensor*> used;
   for (const TensorInfo& info : TensorTable(spec_)) used.insert(SourceOf(info).tensor);

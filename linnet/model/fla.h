@@ -37,6 +37,7 @@ class FlaModel {
   const ModelSpec& spec() const { return spec_; }
   // kBf16 if every matrix is stored in BF16, otherwise kF32.
   Precision precision() const;
+  // Number of safetensors files in the folder.
   size_t files() const { return files_.size(); }
 
   // Writes a model file in the precision that precision() returns. Throws InputError if a value is
@@ -58,9 +59,9 @@ class FlaModel {
 
   std::string folder_;
   ModelSpec spec_;
-  bool tied_ = false;
+  bool tied_ = false;  // the embedding is also the head
   std::list<SafetensorsFile> files_;
-  std::map<std::string, const Tensor*> tensors_;
+  std::map<std::string, const Tensor*> tensors_;  // of all files, by name
 };
 
 // Where flash-linear-attention's files hold a tensor of TensorTable(): in the tensor `name`, from
@@ -76,8 +77,8 @@ FlaPart FlaPartOf(const MixerSpec& mixer, const TensorInfo& info);
 // Whether a path is a folder with a config.json.
 bool IsModelFolder(const std::string& path);
 
-// Writes config.json, model.safetensors and, if the model has one, tokenizer.json into a new or
-// empty folder. Throws InputError for models that flash-linear-attention does not have.
+// Writes config.json, model.safetensors and, if the model has a tokenizer, tokenizer.json into a new
+// or empty folder. Throws InputError for models that flash-linear-attention does not have.
 void WriteFla(const Checkpoint& checkpoint, const std::string& folder);
 
 }  // namespace linnet

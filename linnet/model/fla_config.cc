@@ -118,7 +118,7 @@ class Config {
     if (!first.is_number_integer() || first < 0 || first > 1 << 30) Bad(name);
     return first;
   }
-  // A list of layers, each in [0, count).
+  // A list of layer indices, each in [0, count).
   std::set<int> Indices(const char* name, int count) {
     std::set<int> all;
     if (!Has(name) || !fields_[name].is_array()) Bad(name);
@@ -270,7 +270,7 @@ void ReadPlain(Config& config, MixerSpec& mixer) {
   mixer.key_heads = kv_heads == mixer.heads ? 0 : kv_heads;
   config.MustBeAbsent("feature_map");
   config.MustBe("use_short_conv", false, false);
-  config.Has("conv_size");
+  config.Has("conv_size");  // allowed: it has no effect without a convolution
   config.MustBe("use_output_gate", true, true);
   config.MustBe("elementwise_affine", true, true);
 }
@@ -324,7 +324,7 @@ void ReadHgrn(Config& config, int width, MixerSpec& mixer) {
   config.MustBe("elementwise_affine", true, true);
 }
 
-// A kind of model: its model_type, its mixer, and functions that convert the mixer's parameters
+// A kind of model: its model_type, the name of its mixer in linnet, and functions that convert the mixer's parameters
 // from and to a config. width: hidden_size.
 struct Kind {
   const char* type;
@@ -416,7 +416,7 @@ constexpr Kind kKinds[] = {
      [](Config& config, int, MixerSpec& mixer) {
        ReadHeadSizes(config, 128, 16, 1, mixer);
        ReadConvolution(config, mixer);
-       config.Has("safe_gate");  // follows from lower_bound
+       config.Has("safe_gate");  // allowed: its value follows from lower_bound
        mixer.decay_floor = static_cast<float>(config.Number("lower_bound", 0));
      },
      [](const MixerSpec& mixer, int width, json& config) {

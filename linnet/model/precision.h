@@ -1,4 +1,4 @@
-// The data types of a model's tensors in files of each precision.
+// How files store a model's tensors: the data type of each tensor, given the file's precision.
 //
 //   for (const TensorInfo& info : TensorTable(spec)) {
 //     DType stored = StoredAs(spec, info.name, precision);  // I8 for matrices, BF16 for embeddings
@@ -22,13 +22,13 @@
 
 namespace linnet {
 
-// Whether a tensor of a model's table is a matrix that multiplies activations: the projections, the
+// Whether a tensor of TensorTable(spec) is a matrix that multiplies activations: the projections, the
 // feed-forward layers, the predictor, the LSTM's weights, the second convolution of a stem.
 bool IsMatrix(std::string_view tensor_name);
 
-// The type of a tensor in a file of that precision. Matrices are BF16 in bf16 files and I8 in int8
-// files. Embeddings, categorical predictors and frame projections are BF16 in files of either
-// precision. Exception: a tied predictor is stored like other matrices, since it is most of a small
+// The type of a tensor in a file of that precision. f32 files hold only F32. Matrices are BF16 in
+// bf16 files and I8 in int8 files. Embeddings, categorical predictors and frame projections are BF16
+// in both. Exception: a tied predictor is stored like other matrices, since it is most of a small
 // text model. A logistics predictor is small and stays F32: in the digits model, an int8 predictor
 // would cost 0.09 bits/dim, while int8 in all other matrices together costs 0.003. All other
 // tensors are F32, including a stem's first convolution, whose matrix is small.

@@ -1,4 +1,5 @@
-// A registry of named rows: the library's own rows, and rows that a program adds.
+// A table with one named row for each mixer, feature map and so on: the library's own rows, and rows
+// that a program adds.
 #ifndef LINNET_MODEL_REGISTRY_H_
 #define LINNET_MODEL_REGISTRY_H_
 
@@ -50,9 +51,9 @@ class Registry {
   }
 
  private:
-  const char* const what_;
+  const char* const what_;  // what a row describes, for messages: "feature map"
   mutable std::mutex mutex_;
-  std::list<Row> rows_;  // never moves its elements
+  std::list<Row> rows_;  // a list never moves its elements: references from Find() stay valid
 };
 
 }  // namespace linnet

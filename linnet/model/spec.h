@@ -68,7 +68,7 @@ bool SameMixer(const MixerSpec& a, const MixerSpec& b);
 //   pos_embedding.pe [1, max_length, PositionDims()], unless PositionDims() is 0
 //   above_embedding.weight [vocabulary + 1, value_embedding] if pixel_above; the last row is for
 //     bytes that have no byte above them
-//   images with a stem, for each color k (stem.h): stem.features.K.weight [channels, bytes of the
+//   images with a stem, for each color K (stem.h): stem.features.K.weight [channels, bytes of the
 //     window], stem.output.K.weight [d_model, features of the window], and their biases
 //   predictor.{weight,bias}; no bias unless head.bias
 //   embedding_norm, if input.norm
@@ -86,7 +86,7 @@ std::vector<TensorInfo> TensorTable(const ModelSpec& spec);
 // Whether a tensor is data, not a parameter (see ParameterCount).
 bool IsBuffer(const std::string& tensor_name);
 
-// Sine positions [length, dim]: pe[t, 2i] = sin(a), pe[t, 2i+1] = cos(a), a = t / 10000^(2i/dim).
+// Sinusoidal position embeddings [length, dim]: pe[t, 2i] = sin(a), pe[t, 2i+1] = cos(a), a = t / 10000^(2i/dim).
 std::vector<float> PositionTable(int length, int dim);
 
 // The contents of this spec's pos_embedding.pe: [max_length, PositionDims()].

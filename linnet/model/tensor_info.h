@@ -13,14 +13,14 @@ struct TensorInfo {
   std::vector<int64_t> shape;
 };
 
-// An input projection of a mixer: the columns x name.weight^T + name.bias of its layer's input x
-// or, if `carried`, columns that an earlier layer has computed.
+// An input projection of a mixer. Its columns are x W^T + b, with x the layer's input, W the tensor
+// name.weight and b name.bias. If `carried`, they are instead columns that an earlier layer computed.
 struct ProjectionInfo {
   std::string name;
   int width = 1;  // columns per head; if shared, of all heads together
   bool bias = true;
   bool shared = false;  // every head reads the same columns
-  int readers = 1;      // consecutive heads that share columns; divides the number of heads
+  int readers = 1;      // so many consecutive heads share columns; divides the number of heads
   // The weight's rows (one per column) form this many blocks. Each block has an equal part of every
   // head's columns.
   int blocks = 1;

@@ -1,5 +1,5 @@
-// The transformer decoder: causal self attention, then attention over an encoder's memory. A batch
-// form and a recurrent form share one set of weights.
+// The transformer decoder: causal self attention, then attention over an encoder's outputs (the
+// memory). A batch form and a recurrent form share one set of weights.
 //
 //   DecoderOptions options{.transformer = {.layers = 4, .d_model = 128, ...}};  // linear attention
 //   Decoder built = BuildDecoder(options);
@@ -34,7 +34,8 @@ struct DecoderOptions {
 
 class TransformerDecoderLayerImpl : public torch::nn::Module {
  private:
-  LayerParts parts_;  // before the public members, which its Make...() functions initialize
+  // The constructor creates the members below from parts_, so parts_ must be declared first.
+  LayerParts parts_;
 
  public:
   TransformerDecoderLayerImpl(const TransformerOptions& options, const MixerSpec& self,

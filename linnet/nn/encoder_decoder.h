@@ -6,10 +6,10 @@
 //   // [N, S], [N], [N, L] -> [N, L, classes]
 //   torch::Tensor out = model->forward(first, lengths, second);
 //
-// Encoder and decoder have spec.stack.layers() layers each. The encoder uses CrossMixer() of each
-// layer's mixer; decoder layers have causal self attention, then attention over the encoder's
-// outputs (nn/decoder.h). Encoder and decoder share the token embedding and the position embedding;
-// positions begin at 0 in each line.
+// Encoder and decoder have spec.stack.layers() layers each. Encoder layers use the non-causal
+// counterparts of the spec's mixers (CrossMixer() in model/mixer.h). Decoder layers have causal
+// self attention, then attention over the encoder's outputs (nn/decoder.h). Encoder and decoder
+// share the token embedding and the position embedding; positions begin at 0 in each line.
 #ifndef LINNET_NN_ENCODER_DECODER_H_
 #define LINNET_NN_ENCODER_DECODER_H_
 
@@ -37,10 +37,12 @@ class EncoderDecoderImpl : public Network {
                    const torch::Tensor& second, const torch::Tensor& rows);
 
  private:
+  // The input of the encoder or of the decoder: int64 tokens [N, L] -> [N, L, d_model].
   torch::Tensor Embed(const torch::Tensor& tokens);
+  // The decoder's outputs, [N, L, d_model].
   torch::Tensor Hidden(const torch::Tensor& first, const torch::Tensor& lengths,
                        const torch::Tensor& second);
-  torch::Tensor Predict(const torch::Tensor& x);
+  torch::Tensor Predict(const torch::Tensor& x);  // the head: [..., d_model] -> [..., classes]
 
   torch::nn::Embedding value_embedding_ = nullptr;  // null if the head's weights are the embedding
   PositionalEmbedding pos_embedding_ = nullptr;

@@ -2,8 +2,11 @@
 //
 //   FeatureMap map = MakeFeatureMap({.feature_map = "favor", .features = 64}, /*query_dim=*/32);
 //   torch::Tensor phi_q = map->Queries(q), phi_k = map->Keys(k);      // [..., D] -> [..., F]
-//   torch::Tensor out = map->Divide(phi_q_s, phi_q_z, z, eps);        // the paper's eq. 12
+//   torch::Tensor out = map->Divide(phi_q_s, phi_q_z, z, eps);        // phi(q) s / (phi(q) . z)
 //   RedrawFeatures(*model);                                           // all random maps of a model
+//
+// Here s is the sum of phi(k) v^T over the keys, and z the sum of phi(k) (equation 12 of
+// Katharopoulos et al. 2020).
 //
 // To add a map: write feature_map_NAME.cc, which defines NAMEFeatureMapKind(); declare that
 // function below; and add a line to feature_map.cc and a row to model/feature_map.cc. From outside
@@ -32,9 +35,9 @@ class FeatureMapImpl : public torch::nn::Module {
   // which cancels in the normalization.
   virtual torch::Tensor Queries(const torch::Tensor& q) const { return Keys(q); }
 
-  // A lower bound of the denominator phi(q) . z, as a fraction of |z|, where z is the sum of the
-  // keys' features. Maps whose similarities phi(q) . phi(k) can be negative have one. Other maps
-  // return nullopt, and Divide() adds eps to the denominator instead.
+  // The lower bound that Divide() puts on the denominator phi(q) . z, as a fraction of |z|, where z
+  // is the sum of the keys' features. Maps whose similarities phi(q) . phi(k) can be negative need
+  // one. Other maps return nullopt, and Divide() adds eps to the denominator instead.
   virtual std::optional<double> floor() const { return std::nullopt; }
   // Returns numerator / max(denominator, floor() |z|) or, without a floor(), numerator /
   // (denominator + eps). Returns 0 if there are no keys. denominator [..., 1]; z [..., F] is used

@@ -1,4 +1,4 @@
-// phi(x) = elu(x) + 1 (eq. 7), the paper's feature map.
+// phi(x) = elu(x) + 1, the feature map of Katharopoulos et al. 2020 (equation 7).
 #include <torch/types.h>
 
 #include "linnet/nn/feature_map.h"

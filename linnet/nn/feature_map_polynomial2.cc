@@ -1,9 +1,10 @@
-// The exact features of the polynomial kernel of degree two (section 3.2.1):
+// The exact features of the polynomial kernel of degree two (section 3.2.1 of Katharopoulos et al.
+// 2020):
 //
 //   phi(q) . phi(k) = (q . k / sqrt(D) + 1)^2,   phi(x) = (1, sqrt(2) y_i, y_i^2, sqrt(2) y_i y_j)
 //
-// with y = x / D^(1/4) and i < j: F = 1 + D + D (D + 1) / 2. Attention over L positions costs
-// O(L D^2 M) per head.
+// with y = x / D^(1/4) and i < j: F = 1 + D + D (D + 1) / 2. Attention over L positions with values
+// of M dimensions costs O(L D^2 M) per head.
 #include <torch/types.h>
 
 #include <cmath>
@@ -37,7 +38,7 @@ class Polynomial2 : public FeatureMapImpl {
  private:
   int64_t query_dim_;
   double scale_;
-  Tensor first_, second_;
+  Tensor first_, second_;  // i and j of all pairs i < j
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Gated recurrences with extreme and invalid inputs. mixer_conformance_test.cc tests the values of
-// their outputs.
+// Tests gated recurrences with extreme and invalid inputs. mixer_conformance_test.cc tests their
+// output values.
 #include <gtest/gtest.h>
 
 #include <functional>

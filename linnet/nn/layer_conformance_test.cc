@@ -226,8 +226,8 @@ class LayersOracle {
 
   TransformerOptions options_;
   std::map<std::string, Rows> weights_;
-  // The columns of the latest layer's projection with ProjectionInfo::carries; later layers read
-  // them.
+  // The output of the latest projection that a layer passes to later layers
+  // (ProjectionInfo::carries).
   mutable Rows carried_;
 };
 
@@ -254,8 +254,8 @@ struct LayerCase {
 };
 
 // Every mixer case in default layers. The rest of a layer does not depend on its mixer, so only the
-// first case of each mixer is also in other kinds of layers. The mixers alternate between two sets
-// of three kinds of layers.
+// first case of each mixer is also tested in other kinds of layers. There are two sets of three
+// kinds, and consecutive mixers take different sets.
 std::vector<LayerCase> LayerCases(const std::function<bool(const MixerInfo&)>& applies) {
   std::vector<LayerCase> cases;
   bool turn = false;
@@ -304,8 +304,8 @@ class Layers : public testing::TestWithParam<LayerCase> {
     return built;
   }
   // Adds noise to all parameters, because norms are initialized to identities, which would hide
-  // errors in their weights and biases. Makes keys small for polynomial2: its weights,
-  // (q k / sqrt(D) + 1)^2, vanish at q k = -sqrt(D), and where their sum is near 0, outputs and
+  // errors in their weights and biases. Makes keys small for polynomial2: its similarities,
+  // (q . k / sqrt(D) + 1)^2, vanish at q . k = -sqrt(D). Where their sum is near 0, outputs and
   // gradients lose their digits in fp32.
   static void Perturb(torch::nn::Module& module) {
     const torch::NoGradGuard no_grad;
@@ -380,7 +380,8 @@ TEST_P(Layers, WholeSequencesMatchTheOracleInAnyBatch) {
     const torch::NoGradGuard no_grad;
     const Tensor x = Normal({4, 17, kWidth}, rounding.type);
     for (const bool causal : CausalMasks()) {
-      // The convolution is causal only if the mask is, even if the mixer is always causal.
+      // Both masks matter even if the mixer is always causal: the convolution is causal only if the
+      // mask is.
       const Tensor together =
           encoder->forward(x, Mask{.causal = causal, .lengths = Lengths(lengths)});
       for (int64_t n = 0; n < 4; ++n) {
@@ -403,7 +404,7 @@ TEST_P(Layers, GradientsMatchDifferencesOfTheOracle) {
   TransformerEncoder encoder = Make(torch::kFloat64, options).batch;
   LayersOracle oracle(*encoder, options);
   for (const bool causal : CausalMasks()) {
-    // The convolution is causal only if the mask is, even if the mixer is always causal.
+    // If the mixer is always causal, only a convolution makes the two masks differ.
     const bool same = options.convolution == 0 && info().always_causal;
     if (same && !causal) continue;
     const Tensor x = Normal({1, kLength, kWidth}).requires_grad_();

@@ -32,8 +32,8 @@ struct Mask {
 // must be at least 1. `readers` consecutive query heads share one key-value head, so H must be
 // readers * G. Throws InputError, naming the kind, if shapes, types or devices do not fit, if D
 // is not query_dim (0: any D fits), if a causal mask has S != L, if lengths are out of range, or if
-// mask.allowed is defined although `quadratic` is false. The values of lengths on a GPU are not
-// checked; they act as if clamped to their range.
+// mask.allowed is defined but the mixer does not compare all pairs (`quadratic` is false). The
+// values of lengths on a GPU are not checked; they act as if clamped to their range.
 void CheckAttention(const char* kind, const torch::Tensor& q, const torch::Tensor& k,
                     const torch::Tensor& v, const Mask& mask, bool quadratic, int64_t query_dim = 0,
                     int64_t readers = 1);

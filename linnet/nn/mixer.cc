@@ -92,7 +92,7 @@ Mixer MakeMixer(const MixerSpec& spec) {
 }
 
 Mixer MakeMixer(MixerSpec spec, const MixerSizes& sizes) {
-  const auto narrow = [](int64_t size) {  // clamps to int; MakeMixer() then rejects the size
+  const auto narrow = [](int64_t size) {  // clamps, so that MakeMixer() rejects huge sizes
     using Int = std::numeric_limits<int>;
     return static_cast<int>(std::clamp<int64_t>(size, Int::min(), Int::max()));
   };

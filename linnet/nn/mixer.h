@@ -63,10 +63,10 @@ class MixerImpl : public torch::nn::Module {
 
   // The general forms of forward(), Piece() and Step(), for mixers that may read more than queries,
   // keys and values. `in` holds one tensor for each entry of MixerProjections():
-  // [N, L, H / readers, width], or [N, L, width] if all heads share it. For MixStep(), the tensors
-  // have no axis L. The defaults call forward(), Piece() and Step() with the first three inputs. A
-  // mixer that reads more overrides these forms, and its forward(), Piece() and Step() throw
-  // InputError.
+  // [N, L, H / readers, width], with the entry's readers and width, or [N, L, width] if all heads
+  // share it. For MixStep(), the tensors have no axis L. The defaults call forward(), Piece() and
+  // Step() with the first three inputs. A mixer that reads more overrides these forms, and its
+  // forward(), Piece() and Step() throw InputError.
   virtual torch::Tensor Mix(const std::vector<torch::Tensor>& in, const Mask& mask);
   virtual torch::Tensor MixPiece(const std::vector<torch::Tensor>& in, MixerState& state);
   virtual torch::Tensor MixStep(const std::vector<torch::Tensor>& in, MixerState& state);

@@ -1,5 +1,5 @@
-// Causal linear attention: one operation over whole sequences (the paper's equations 8-15), and the
-// RNN of equations 16-20.
+// Causal linear attention: one operation over whole sequences (equations 8-15 of Katharopoulos et
+// al. 2020), and the RNN of equations 16-20.
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -60,8 +60,9 @@ class CausalLinearAttentionImpl : public LinearStateAttention, public NarrowMixe
     const Tensor phi_q = map_->Queries(q), phi_k = map_->Keys(k);
     const kernels::FeatureMap as_given = kernels::FeatureMap::kIdentity;
     if (!map_->floor()) return Product(phi_q, phi_k, v, lengths, {as_given, true, eps_}, state);
-    // Appends a column of ones to v. The unnormalized output for this column is the denominator
-    // phi(q) . z, and z after the last position is the last column of s.
+    // Divide() needs the denominator phi(q) . z. To compute it, appends a column of ones to v: the
+    // unnormalized output for this column is the denominator, and the last column of s is z after
+    // the last position.
     const Tensor with_ones = torch::cat({v, torch::ones_like(v.narrow(3, 0, 1))}, 3);
     const int64_t dim = v.size(3);
     ops::CausalLinearState wide;

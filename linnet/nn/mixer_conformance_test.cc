@@ -59,7 +59,8 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     return mixer;
   }
   // Random inputs, the same for every type. Queries and keys are small, so that few similarities
-  // vanish and the division magnifies no rounding errors. Strides put heads before positions.
+  // vanish and the division magnifies no rounding errors. The tensors are not contiguous: in
+  // memory, heads come before positions.
   Inputs Draw(int64_t batch, int64_t queries, int64_t keys, torch::ScalarType type) const {
     torch::manual_seed(100 * queries + keys);
     const MixerSpec spec = Spec();
@@ -89,8 +90,8 @@ class Conformance : public testing::TestWithParam<std::tuple<MixerCase, MixerSiz
     EXPECT_TRUE(Contains(error, "'" + info().name + "'") && Contains(error, part)) << error;
   }
 
-  // A length of more than one chunk of the plain form (64 positions; for recurrences, 1) or of more
-  // than one block of the fused form (32 positions).
+  // A length above one chunk of the plain form, which runs in double (64 positions; in recurrences,
+  // 1), or above one block of the fused form, which runs in fp32 (32 positions).
   int64_t Longest(const Rounding& rounding) const {
     return rounding.type != torch::kFloat64 ? 33 : info().projections == nullptr ? 65 : 9;
   }
@@ -313,7 +314,7 @@ TEST_P(Conformance, SequencesDoNotDependOnTheBatch) {
   for (const Rounding& rounding : kRoundings) {
     const Mixer mixer = Make(rounding.type);
     for (const bool causal : CausalMasks()) {
-      // 3e38 is finite, but fp32 arithmetic on it overflows. double needs infinity for this.
+      // 3e38 is finite, but fp32 arithmetic on it overflows. In double, infinity takes its place.
       for (const float padding : {NAN, rounding.type == torch::kFloat64 ? INFINITY : 3e38f}) {
         SCOPED_TRACE(StrCat(rounding.type, ", causal ", causal, ", padding ", padding));
         Inputs in = Draw(batch, 33, 33, rounding.type);
@@ -408,8 +409,9 @@ TEST_P(RecurrentConformance, PiecesAndStepsMatchTheOracle) {
         EXPECT_LT(RelativeOff(InPieces(*mixer, in, cuts, state), want), rounding.off)
             << cuts.size() << " pieces";
       }
+      // Runs steps only at the shortest lengths and at the longest, which covers those between.
       if (length > 3 && length < kRaggedLengths[std::size(kRaggedLengths) - 1]) continue;
-      MixerState state;  // the steps of the longest sequence include those of the others
+      MixerState state;
       EXPECT_LT(RelativeOff(InSteps(*mixer, in, length, state), want), rounding.off) << "steps";
       if (!Recalls()) continue;
       EXPECT_LT(RelativeOff(mixer->Recall(in[0].select(1, length - 1), state),

@@ -1,5 +1,5 @@
-// Softmax attention (the paper's equation 2), and its recurrent form with a cache of all past keys
-// and values (supplementary C.1) or only of the keys and values in a window.
+// Softmax attention (equation 2 of Katharopoulos et al. 2020), and its recurrent form with a cache
+// of all past keys and values (supplementary C.1) or only of the keys and values in a window.
 #include <torch/types.h>
 #include <torch/utils.h>
 

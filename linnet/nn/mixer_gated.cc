@@ -53,7 +53,8 @@ class GatedMixerImpl : public RecurrenceImpl {
     const auto type = in[0].scalar_type();
     const auto part = [&](const std::string& name) { return Part(in, name); };
     const auto own = [&](const std::string& name) { return Own(name); };
-    // Applies the second factor of the low-rank projection `name`, x W^T + b: [N, L, H, width].
+    // Applies the second factor of the low-rank projection `name` to the first factor's output x:
+    // x W^T + b, [N, L, H, width].
     const auto second = [&](const std::string& name, int width) {
       const Tensor y = torch::matmul(part(name + ".0"), own(name + ".1.weight").t());
       const Tensor biased = own_.count(name + ".1.bias") > 0 ? y + own(name + ".1.bias") : y;
@@ -142,8 +143,8 @@ class GatedMixerImpl : public RecurrenceImpl {
     return x * (x.square().mean(dims, true) + spec_.output_norm_eps).rsqrt();
   }
 
-  // With n = form_.householders: [N, L, H, n width], the n delta steps of a position side by side,
-  // -> [N, L n, H, width].
+  // Splits x [N, L, H, n width], which holds the n delta steps of each position side by side, into
+  // [N, L n, H, width]. n is form_.householders, also below.
   Tensor Updates(const Tensor& x, int64_t width) const {
     return x.unflatten(3, {form_.householders, width}).transpose(2, 3).flatten(1, 2);
   }

@@ -50,7 +50,8 @@ class HgrnMixerImpl : public RecurrenceImpl {
                               state != nullptr ? &past : nullptr);
     }
     const std::vector<Tensor> parts = both.chunk(2, 2);
-    // rest = 1 - e^g, computed without that subtraction, which would lose digits to cancellation.
+    // g holds the logarithms of the decays. rest = 1 - e^g is computed without that subtraction,
+    // which would lose digits to cancellation.
     Tensor g = torch::log_sigmoid(parts[1]), rest = torch::sigmoid(-parts[1]);
     if (form_.bounded) {
       const Tensor bound = Own("lower_bound");

@@ -1,5 +1,6 @@
-// Computes the paper's equation 3 directly, from the similarity of every query and key: quadratic
-// in the length. The errors of feature maps are measured against this mixer.
+// Computes equation 3 of Katharopoulos et al. 2020 directly, from the similarity of every query and
+// key, at a cost quadratic in the length. The errors of feature maps are measured against this
+// mixer.
 //
 //   out_i = sum_j sim(q_i, k_j) v_j / (sum_j sim(q_i, k_j) + eps)
 //

@@ -1,6 +1,6 @@
-// Linear attention over the whole sequence (the paper's equations 4-6), at a cost of O(L). Every
-// query attends to every key. In the recurrent form, a query attends to the keys so far, as in
-// causal attention.
+// Linear attention over the whole sequence (equations 4-6 of Katharopoulos et al. 2020), at a cost
+// of O(L). Every query attends to every key. In the recurrent form, a query attends to the keys so
+// far, as in causal attention.
 #include <torch/types.h>
 
 #include "linnet/error.h"

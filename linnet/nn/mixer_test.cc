@@ -1,4 +1,4 @@
-// Mixers: edge cases of inputs, parameters, and the registry. mixer_conformance_test.cc tests
+// Tests edge cases of mixers: inputs, parameters, and the registry. mixer_conformance_test.cc tests
 // values and gradients in every form.
 #include "linnet/nn/mixer.h"
 
@@ -437,7 +437,7 @@ TEST(LowestScore, IsFiniteInItsType) {
   EXPECT_TRUE(Finite(torch::zeros({1}, torch::kHalf).fill_(ops::LowestScore(torch::kHalf))));
 }
 
-// Queries and keys that are close together, but far from the origin.
+// fp32 agrees with double on queries and keys that are close together, but far from the origin.
 TEST(KernelAttention, RbfKeepsSmallDifferences) {
   for (const double scale : {1.0, 100.0, 1e4}) {
     const Tensor q = scale * torch::ones({1, 2, 1, 32});

@@ -27,7 +27,7 @@ struct TrainingOptions {
   // "fp32", or "bf16" for the matrix products of the layers and of a head with 1,024 classes or
   // more; the rest stays fp32.
   std::string precision = "fp32";
-  bool checkpoint_layers = false;  // see Recompute()
+  bool checkpoint_layers = false;  // activation checkpointing; see Recompute()
   torch::Device device = torch::kCPU;
 };
 

@@ -1,6 +1,6 @@
-// Every registered mixer inside the networks of specs: whole sequences, single steps and batches
-// agree, and a saved network is restored bit for bit. Unsupported combinations throw the right
-// error.
+// Tests every registered mixer inside the networks of specs: whole sequences, single steps and
+// batches agree, and a saved network is restored bit for bit. Unsupported combinations throw the
+// right error.
 //
 // layer_conformance_test.cc compares the values with an oracle.
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
-// Networks, optimizers and losses. network_conformance_test.cc tests networks with every mixer.
+// Tests networks, optimizers and losses. network_conformance_test.cc tests networks with every
+// mixer.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -178,7 +179,7 @@ TEST(SequenceModel, RefusesPositionTablesOfAnotherKind) {
   spec.input.positions = Positions::kGrid;
   SequenceModel grid(spec);
   EXPECT_THROW(CopyWeights(path, *grid), Error);
-  // The same number of bytes in rows of a different length.
+  // The image has as many bytes as before, but rows of another length: the table differs.
   SaveModel(path, *grid, "{}");
   spec.image()->width = 4, spec.image()->height = 6;
   SequenceModel narrow(spec);

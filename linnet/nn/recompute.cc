@@ -16,6 +16,7 @@ using torch::autograd::Variable;
 using torch::autograd::variable_list;
 using Body = std::function<Tensor(const std::vector<Tensor>&)>;
 
+// Wraps a body, so that AutogradContext::saved_data can hold it.
 struct HeldBody : torch::CustomClassHolder {
   explicit HeldBody(Body body) : body(std::move(body)) {}
   Body body;

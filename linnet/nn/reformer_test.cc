@@ -1,5 +1,5 @@
-// Reformer's LSH attention as a mixer: its hash planes, chunks and padding. The conformance tests
-// compare it with its oracle.
+// Tests Reformer's LSH attention as a mixer: its hash planes, chunks and padding. The conformance
+// tests compare it with its oracle.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// Rotary positions (private to linnet/nn).
+// Rotary position embeddings, RoPE (private to linnet/nn).
 //
 //   Rotate(/*first=*/state.length, /*base=*/10000, q, k);
 #ifndef LINNET_NN_ROTARY_H_

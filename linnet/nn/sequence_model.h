@@ -55,7 +55,7 @@ class SequenceModelImpl : public Network {
   torch::Tensor Predict(const torch::Tensor& x);      // the head's outputs
 
   torch::nn::Embedding value_embedding_ = nullptr;  // null if the head's weights are the embedding
-  torch::nn::Embedding above_embedding_ = nullptr;
+  torch::nn::Embedding above_embedding_ = nullptr;  // null without pixel_above
   PositionalEmbedding pos_embedding_ = nullptr;
   Stem stem_ = nullptr;            // null unless the spec has one
   Norm embedding_norm_ = nullptr;  // null unless the spec has one

@@ -35,6 +35,7 @@ class SpeechModelImpl : public Network {
   InputNorm input_norm = nullptr;  // null if each utterance is normalized on its own
 
  private:
+  // The head's input from the transformer, [N, L, d_model], or from the LSTM, [N, L, 2 d_model].
   torch::Tensor Encode(const torch::Tensor& frames, const torch::Tensor& lengths);
   torch::Tensor RunLstm(const torch::Tensor& frames, const torch::Tensor& lengths);
 

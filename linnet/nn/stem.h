@@ -1,4 +1,5 @@
-// The causal stem of images (StemSpec): its output is added to the embedding.
+// The causal stem of images (StemSpec): two masked convolutions over the image. Their output is
+// added to the embedding.
 //
 //   Stem stem(spec);
 //   torch::Tensor x = embedding + stem->forward(tokens);        // [N, L] -> [N, L, d_model]

@@ -24,7 +24,8 @@ ModelSpec Image(int width, int height, int channels, const StemSpec& stem) {
   return spec;
 }
 
-// Gray and color images. Windows wider or higher than the image, of one row, and of one position.
+// Gray and color images. Some windows are wider or higher than the image, or have only one row or
+// one position.
 std::vector<ModelSpec> Specs() {
   return {Image(28, 28, 1, {.channels = 5}),
           Image(9, 5, 1, {.channels = 4, .rows = 1, .columns = 3, .second_rows = 4}),

@@ -64,7 +64,8 @@ inline void AddTo(Row& sum, double weight, const Row& x) {
 struct FeatureMapOracle {
   std::string name;
   Row (*phi)(const Row& x, const Rows& omega, bool query);
-  // The divisor has no eps, and is at least |z| / sqrt(F), with z the sum of the keys' features.
+  // Whether the divisor is raised to at least |z| / sqrt(F), with z the sum of the keys' features,
+  // instead of adding eps.
   bool floor = false;
 };
 
@@ -134,7 +135,8 @@ inline const std::vector<FeatureMapOracle>& FeatureMapOracles() {
 
 // Mixers: the output of one head, [queries][M].
 
-// Equation 3 over all pairs of positions; no sums are carried from one position to the next.
+// Equation 3 of Katharopoulos et al. 2020 over all pairs of positions. No sums are carried from one
+// position to the next.
 inline Rows LinearOut(const MixerSpec& spec, const Head& head) {
   const auto& maps = FeatureMapOracles();
   const FeatureMapOracle& map =
@@ -293,6 +295,7 @@ inline Rows ReformerOut(const MixerSpec& spec, const Head& head) {
   const auto score = [&](size_t i, size_t j) {
     return ScaleOf(spec) * Dot(shared.q[i], shared.k[j]);
   };
+  // Whether key j is in the chunk of position i or in the chunk before, and not masked out.
   const auto near = [&](const HashRound& round, size_t i, size_t j) {
     const size_t own = round.place[i] / chunk, other = round.place[j] / chunk;
     return (own == other || own == other + 1) && (!head.causal || j <= i);
@@ -485,8 +488,8 @@ struct MixerCase {
 };
 
 // Every registered mixer that has an oracle, with all its choices. If the mixer has a feature map,
-// each choice is combined with every map. If the mixer uses MixerSpec::scale, each choice also
-// occurs with a scale.
+// each choice is combined with every map. If the mixer uses MixerSpec::scale, each choice is also
+// listed with a scale.
 inline std::vector<MixerCase> MixerCases() {
   std::vector<MixerCase> cases;
   for (const MixerInfo& info : Mixers()) {

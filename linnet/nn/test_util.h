@@ -49,7 +49,7 @@ inline std::vector<torch::Tensor> Gradients(const torch::Tensor& loss,
 // forms in fp32 (ops/plain.h); the forms differ by rounding only.
 struct Rounding {
   torch::ScalarType type;
-  double off;
+  double off;  // maximum of RelativeOff()
 };
 inline constexpr Rounding kRoundings[] = {{torch::kFloat64, 1e-12}, {torch::kFloat32, 1e-4}};
 

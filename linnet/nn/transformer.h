@@ -61,8 +61,9 @@ struct TransformerOptions {
   }
 };
 
-// x [N, L, d] moved by one position: row t is row t - 1 of x, and row 0 is *last [N, d], or zeros
-// if `last` is null or *last is undefined. Then sets *last, if given, to the last row of x.
+// The rows that a token shift mixes into x: x [N, L, d] moved by one position. Row t is row t - 1
+// of x, and row 0 is *last [N, d], or zeros if `last` is null or *last is undefined. Then sets
+// *last, if given, to the last row of x.
 torch::Tensor ShiftedRows(const torch::Tensor& x, torch::Tensor* last);
 
 // The layer's bias, or zeros if it has none.
@@ -188,8 +189,8 @@ class LayerParts {
   // The end of an attention block: output projection, residual, norm.
   torch::Tensor Project(const torch::Tensor& x, const torch::Tensor& attended,
                         const AttentionLayerImpl& attention, Norm& norm);
-  // The feed-forward block with its residual and norm; `gate` may be null. Returns x if `in` is
-  // null, because the layer has no such block.
+  // The feed-forward block with its residual and norm; `gate` may be null. Returns x if the layer
+  // has no such block (`in` is null).
   torch::Tensor FeedForward(const torch::Tensor& x, const torch::nn::Linear& gate,
                             const torch::nn::Linear& in, const torch::nn::Linear& out, Norm& norm);
   // The feed-forward block with a token shift: x [N, L, d_model]; last as in ShiftedRows().

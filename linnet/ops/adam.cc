@@ -73,7 +73,7 @@ FlatAdam::FlatAdam(const std::vector<Tensor>& parameters) : parameters_(paramete
 }
 
 int64_t FlatAdam::Padded(int64_t size) {
-  constexpr int64_t kAlignment = 64;  // in elements; products and vector loads need alignment
+  constexpr int64_t kAlignment = 64;  // elements, for matrix products and vector loads
   return (size + kAlignment - 1) / kAlignment * kAlignment;
 }
 
@@ -99,7 +99,7 @@ std::vector<Tensor> FlatAdam::Views(const Tensor& flat) const {
 
 void FlatAdam::Prepare(const kernels::AdamStep& step) {
   const Tensor numbers = torch::tensor({1 - step.decay, step.step, step.root_scale});
-  const bool there = !numbers_.device().is_cpu();  // on a GPU: copy without waiting
+  const bool there = !numbers_.device().is_cpu();  // on a GPU; then the copy is asynchronous
   numbers_.copy_(there ? numbers.pin_memory() : numbers, /*non_blocking=*/there);
 }
 
@@ -121,7 +121,8 @@ void FlatAdam::Apply(const kernels::AdamStep& step, double clip) {
     gradient.mul_(scales.index_select(0, owner_));
   }
   gradient.masked_fill_(good.logical_not(), 0);
-  // If a norm is not finite, keep is 1 and size is 0.
+  // keep: step.decay, the factor of the parameters. size: step.step. If a norm is not finite, keep
+  // is 1 and size is 0.
   const Tensor keep = 1 - on * numbers_[0], size = on * numbers_[1];
   const auto update = [&](const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& g) {
     m.lerp_(g, on * (1 - step.beta1));

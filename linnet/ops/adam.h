@@ -60,6 +60,7 @@ class FlatAdam {
   static int64_t Padded(int64_t size);
   // Concatenates the flattened tensors, each zero-padded to Padded() elements.
   static torch::Tensor Joined(const std::vector<torch::Tensor>& tensors);
+  // For each parameter, its elements in the buffer `flat`, as a view of the parameter's shape.
   std::vector<torch::Tensor> Views(const torch::Tensor& flat) const;
 
   std::vector<torch::Tensor> parameters_;

@@ -171,6 +171,7 @@ TEST(SoftmaxAttention, TakesAnyStridesAndScale) {
   Check(operation, {Random({2, 3, 6, 4}), Random({4, 2, 6, 3}), Random({2, 6, 3, 7})}, true);
 }
 
+// The results must not depend on whether options or `hidden` mask a key.
 TEST(SoftmaxAttention, MaskedKeysDoNotCount) {
   torch::manual_seed(17);
   const Tensors x = {Random({2, 9, 3, 4}), Random({2, 12, 3, 4}), Random({2, 12, 3, 5})};

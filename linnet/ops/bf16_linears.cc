@@ -73,8 +73,8 @@ Tensor Rows(at::TensorList weights, int64_t rows) {
 // n(x + bias + residual) and its backward, where n is the norm or the identity.
 class AddNorm {
  public:
-  // x: the result of a product; overwritten by x + bias + residual. With a norm, appends the
-  // tensors that Backward() needs to `saved`.
+  // x: the result of a product; overwritten by x + bias + residual. With a norm, appends to `saved`
+  // the tensors that Backward() reads.
   static Tensor Forward(AutogradContext* context, const Tensor& x, const Tensor& bias,
                         const Tensor& residual_in, const Norm& norm, variable_list& saved) {
     const Tensor residual = residual_in.contiguous();

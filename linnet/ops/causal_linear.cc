@@ -19,8 +19,9 @@ using kernels::CausalLinearOptions;
 using kernels::FeatureMap;
 using torch::Tensor;
 
-// Computes equations 8-12 in chunks. Position i attends by explicit products to the keys of its own
-// chunk up to i, and by one sum (a state) to all earlier chunks and the initial state.
+// Computes the attention in chunks. Position i reads the keys of its own chunk up to i by explicit
+// scores, and all earlier positions through one state: the initial state plus the sums over the
+// earlier chunks.
 Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const Tensor& lengths,
              const CausalLinearOptions& options, CausalLinearState* state) {
   const int64_t length = q_in.size(1);
@@ -37,7 +38,7 @@ Tensor Plain(const Tensor& q_in, const Tensor& k_in, const Tensor& v_in, const T
   if (!lengths.defined()) {
     phi_k = phi(k_in);
   } else {
-    // Fills masked keys with 0 instead of multiplying, because they may hold NaN. Fills them also
+    // Fills masked keys with 0, because multiplying a NaN by 0 would leave a NaN. Fills them also
     // before phi, because phi's derivative at NaN would make their gradients NaN.
     const Tensor unseen = (torch::arange(length, lengths.options()) >= lengths.unsqueeze(1))
                               .unsqueeze(2)

@@ -20,13 +20,14 @@
 namespace linnet::ops {
 
 // q, k [N, L, H, D], v [N, L, H, M] -> [N, L, H, M], any strides (a tensor whose last axis is not
-// dense is copied); L, D, M >= 1. Computes the paper's equations 8-12 forward and 13-15 backward,
-// including the feature map (by default phi = elu + 1) and the normalizer. On the CPU, runs the
-// fused kernel in fp32 and, without a carried state, in bf16. On a GPU, runs kernels/cuda for the
-// same types, if the build has LINNET_CUDA and CausalLinearHasGpuKernels(D, M) (narrow.h) is true.
-// Otherwise runs the plain form (unfused libtorch operations; plain.h) in chunks of kPlainChunk
-// positions: batched matrix products within chunks, and prefix sums of the chunks' states. Only the
-// plain form has second derivatives.
+// dense is copied); L, D, M >= 1. Computes equations 8-12 (forward) and 13-15 (backward) of
+// Katharopoulos et al. (2020), including the feature map (by default phi = elu + 1) and, with
+// options.normalize, the denominator. On the CPU, runs the fused kernel in fp32 and, without a
+// carried state, in bf16. On a GPU, runs kernels/cuda for the same types, if the build has
+// LINNET_CUDA and CausalLinearHasGpuKernels(D, M) (narrow.h) is true. Otherwise runs the plain form
+// (unfused libtorch operations; plain.h) in chunks of kPlainChunk positions: batched matrix
+// products within chunks, and prefix sums of the chunks' states. Only the plain form has second
+// derivatives.
 //
 // `lengths` is undefined or a dense int64 [N]: keys at positions >= lengths[n] are masked out,
 // whatever they and their values hold. Where the denominator is 0 (as with all keys masked and eps
@@ -34,14 +35,14 @@ namespace linnet::ops {
 // phi(q) and phi(k), [N, L, H, F], as q and k, with FeatureMap::kIdentity. Throws InputError on
 // shapes that do not match (queries and keys must have the same length).
 //
-// Strictly causal, bit for bit. Exception in the plain form: a NaN or infinity in v also reaches
-// the earlier queries of its chunk.
+// Later keys and values do not change a bit of an output. Exception in the plain form: a NaN or
+// infinity in v also reaches the earlier queries of its chunk.
 torch::Tensor CausalLinearAttention(const torch::Tensor& q, const torch::Tensor& k,
                                     const torch::Tensor& v, const torch::Tensor& lengths = {},
                                     const kernels::CausalLinearOptions& options = {});
 
-// The sums of the paper's equations 18 and 19: s [N, H, F, M] and z [N, H, F], in the type of v.
-// Undefined tensors are the empty state. z is read and written only if options.normalize.
+// The sums of equations 18 and 19 of the same paper: s [N, H, F, M] and z [N, H, F], in the type of
+// v. Undefined tensors mean zeros. z is read and written only if options.normalize.
 struct CausalLinearState {
   torch::Tensor s, z;
 };
@@ -74,7 +75,7 @@ torch::Tensor CausalLinearAttentionPacked(const torch::Tensor& q, const torch::T
                                           const kernels::CausalLinearOptions& options,
                                           CausalLinearState& state);
 
-inline constexpr int64_t kPlainChunk = 64;
+inline constexpr int64_t kPlainChunk = 64;  // positions per chunk of the plain form
 
 }  // namespace linnet::ops
 

@@ -1,6 +1,6 @@
 // The checks and kernel calls of causal linear attention, without the autograd function of
-// fused_causal_linear.cc. python/ uses these checks and calls in an autograd function of its own,
-// which it registers with PyTorch.
+// fused_causal_linear.cc. python/causal_linear.cc calls them from an autograd function of its own,
+// which is registered with PyTorch.
 #ifndef LINNET_OPS_CAUSAL_LINEAR_PARTS_H_
 #define LINNET_OPS_CAUSAL_LINEAR_PARTS_H_
 

@@ -43,12 +43,12 @@ TEST(CausalLinear, FusedEqualsPlain) {
   }
 }
 
-// The feature map has already been applied to q and k.
+// Options for q and k to which the caller has already applied a feature map.
 constexpr CausalLinearOptions kMapped{FeatureMap::kIdentity, true, 1e-6f};
 
 // Attention over t = {q, k, v[, s0[, z0]]}, where s0 and z0 are the initial state. Returns {out, s}
-// or, if options.normalize, {out, s, z}. Makes z0 and, with the identity map, q and k positive:
-// otherwise the normalizer may vanish.
+// or, if options.normalize, {out, s, z}. Makes z0 and, with the identity map, q and k positive, so
+// that no denominator is near 0.
 Tensors WithState(const Tensors& t, const Tensor& lengths, const CausalLinearOptions& options) {
   const bool mapped = options.feature_map == FeatureMap::kIdentity;
   const auto features = [&](const Tensor& x) { return mapped ? x.abs() : x; };
@@ -77,8 +77,8 @@ TEST(CausalLinear, StatesFusedEqualPlain) {
           if (begun && normalize) x.push_back(Random({n, h, d}));
           for (const Tensor& l : {Tensor(), lengths}) {
             if (length == 1 && normalize && !begun) {
-              // With one position, out is v whatever q and k are: the gradients of q and k are only
-              // rounding error.
+              // With one position, out is v whatever q and k are, and the gradients of q and k are
+              // only rounding error. Therefore only v is differentiated.
               const Tensor q = x[0], k = x[1];
               Check(
                   [&](const Tensors& t) {

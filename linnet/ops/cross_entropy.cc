@@ -20,7 +20,7 @@ Tensor CrossEntropyNats(const Tensor& logits, const Tensor& targets) {
     throw InputError("cross entropy: logits are on ", logits.device(), ", targets on ",
                      targets.device());
   }
-  // On a GPU, the host would have to wait for the targets' values.
+  // Checks the targets' values only on the CPU. On a GPU, the host would have to wait for them.
   if (targets.numel() > 0 && targets.device().is_cpu()) {
     const auto least = targets.min().item<int64_t>(), most = targets.max().item<int64_t>();
     if (least < 0 || most >= logits.size(1)) {

@@ -34,7 +34,7 @@ Tensor CtcNats(const Tensor& log_probs, const Tensor& targets, const Tensor& inp
   };
   require(within(input_lengths, log_probs.size(1)) && within(target_lengths, length),
           "a length is negative or exceeds its sequence");
-  // said: which targets lie within their target's length. The padding may hold anything.
+  // said: which tokens of `targets` are not padding. The padding may hold anything.
   const Tensor place = torch::arange(length, targets.options());
   const Tensor said = place.unsqueeze(0) < target_lengths.unsqueeze(1);
   require(within(targets.masked_select(said), log_probs.size(2) - 1), "a target is not one of the ",
@@ -48,7 +48,8 @@ Tensor CtcNats(const Tensor& log_probs, const Tensor& targets, const Tensor& inp
     return torch::ctc_loss(log_probs.transpose(0, 1), targets, input_lengths, target_lengths, blank,
                            at::Reduction::None, zero_infinity);
   };
-  // zero_infinity gives gradients of 0 where the loss is infinite; the value must stay infinite.
+  // Where the loss is infinite, zero_infinity sets the loss and its gradient to 0. The code below
+  // adds the infinity back, without a gradient.
   const Tensor nats = loss(true);
   torch::NoGradGuard no_grad;
   const Tensor whole = loss(false);

@@ -13,10 +13,10 @@ namespace linnet::ops {
 // log_softmax, int64 targets [N, S] (class indices), and the int64 lengths [N] of both -> nats [N].
 // If a target has too few frames (each token needs one, and two equal neighbors need a blank frame
 // in between), its nats are infinite and its gradients 0. As in PyTorch, the gradient for log_probs
-// is the gradient with respect to the logits; the backward of log_softmax leaves it unchanged. Runs
-// the kernel in fp32 on the CPU, libtorch's operation elsewhere. Throws InputError if shapes or
-// types disagree, a length is negative or exceeds its sequence, or a target or the blank is not a
-// class.
+// is the gradient with respect to the logits; the backward of log_softmax leaves it unchanged,
+// because each frame's gradient sums to 0. Runs the kernel in fp32 on the CPU, libtorch's operation
+// elsewhere. Throws InputError if shapes or types disagree, a length is negative or exceeds its
+// sequence, or a target or the blank is not a class.
 torch::Tensor CtcNats(const torch::Tensor& log_probs, const torch::Tensor& targets,
                       const torch::Tensor& input_lengths, const torch::Tensor& target_lengths,
                       int64_t blank = 0);

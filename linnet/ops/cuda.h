@@ -24,9 +24,9 @@ torch::Tensor CudaCausalLinear(const torch::Tensor& q, const torch::Tensor& k,
                                const kernels::CausalLinearOptions& options,
                                CausalLinearState* state);
 
-// Whether CudaAddNorm() accepts x [rows, width] and `others`. All must be fp32 on a GPU, dense and
-// aligned to 16 bytes; width must be a multiple of 4, at most kMaxTrainingWidth. Undefined tensors
-// in `others` are ignored.
+// Whether CudaAddNorm() accepts x [rows, width] and `others`: bias, residual, and the norm's weight
+// and bias. All must be fp32 on a GPU, dense and aligned to 16 bytes. width must be a multiple of
+// 4, at most kMaxTrainingWidth. Undefined tensors in `others` are ignored.
 bool CudaAddNormTakes(const torch::Tensor& x, const std::vector<torch::Tensor>& others);
 
 // Adds bias and residual to x in place. Returns norm(x) and, for the backward, each row's mean and
@@ -40,10 +40,13 @@ struct CudaAddNormGradients {
   torch::Tensor x, narrow;  // gradient of x + bias + residual: in fp32, and rounded to bf16
   torch::Tensor sums;       // [3, width]: gradients of the norm's weight and bias, and of `bias`
 };
+// The backward of CudaAddNorm() with a norm. x: the sum that CudaAddNorm() wrote to its x. stats:
+// the rows' means and scales. weight: the norm's.
 CudaAddNormGradients CudaAddNormBackward(const torch::Tensor& grad, const torch::Tensor& x,
                                          const torch::Tensor& stats, const torch::Tensor& weight);
 
-// Whether CudaColumnSums() accepts x.
+// Whether CudaColumnSums() accepts x: in fp32 or bf16, aligned to 16 bytes, with dense rows. Width
+// and row stride must be multiples of 4.
 bool CudaColumnSumsTakes(const torch::Tensor& x);
 // The sums over the rows of x [rows, width] (fp32 or bf16): [width], in fp32.
 torch::Tensor CudaColumnSums(const torch::Tensor& x);

@@ -41,6 +41,7 @@ Tensor AlignedRows(const Tensor& x) {
 
 CausalLinearPlan Plan(const Tensor& q, const Tensor& v, const Tensor& offsets,
                       const CausalLinearOptions& options) {
+  // The number of the GPU's multiprocessors.
   static const int processors = kernels::cuda::Device::Open().processors;
   const bool packed = offsets.defined();
   const CausalLinearShape shape = {static_cast<size_t>(packed ? offsets.size(0) - 1 : q.size(0)),

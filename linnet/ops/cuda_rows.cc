@@ -64,8 +64,8 @@ CudaAddNormGradients CudaAddNormBackward(const Tensor& grad_in, const Tensor& x,
   Tensor grad = grad_in.contiguous();
   if (!Aligned(grad)) grad = grad.clone();
   const unsigned rows = Size(x, 0), width = Size(x, 1);
-  // The gradient of x in fp32 and, as `narrow`, in bf16; then `sums`, the gradients of the norm's
-  // weight, the norm's bias, and the bias that CudaAddNorm() added.
+  // The fields are x, narrow and sums. `sums` holds the gradients of the norm's weight, the norm's
+  // bias, and the bias that CudaAddNorm() added.
   CudaAddNormGradients result{torch::empty_like(x),
                               torch::empty(x.sizes(), x.options().dtype(torch::kBFloat16)),
                               Floats({3, x.size(1)}, x)};

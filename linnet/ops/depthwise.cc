@@ -15,7 +15,8 @@ using torch::Tensor;
 Tensor Plain(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& lengths,
              bool causal) {
   const int64_t width = weight.size(0), before = causal ? width - 1 : width / 2;
-  Tensor hidden, counted = x;  // the mask of positions >= lengths[n]; x with zeros there
+  // hidden: the mask of positions >= lengths[n]. counted: x with zeros there.
+  Tensor hidden, counted = x;
   if (lengths.defined()) {
     hidden = (torch::arange(x.size(1), lengths.options()) >= lengths.unsqueeze(1)).unsqueeze(2);
     counted = x.masked_fill(hidden, 0);

@@ -63,7 +63,7 @@ torch::Tensor FusedLinearAttention(const torch::Tensor& q, const torch::Tensor& 
                                    const torch::Tensor& v, const torch::Tensor& lengths,
                                    const kernels::LinearAttentionOptions& options);
 
-// q [N, L, H, D], v [N, L, H, M], planes [R, D, buckets / 2].
+// q [N, L, H, D], v [N, L, H, M], planes [R, D, buckets / 2] for R rounds of hashing.
 torch::Tensor FusedLshAttention(const torch::Tensor& q, const torch::Tensor& v,
                                 const torch::Tensor& lengths, const torch::Tensor& planes,
                                 const LshOptions& options);

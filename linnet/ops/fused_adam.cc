@@ -9,11 +9,12 @@ namespace {
 
 using torch::Tensor;
 
-// The elements [begin, begin + size) of a tensor.
+// The elements [begin, begin + size) of the parameter of index `tensor`.
 struct Piece {
   size_t tensor, begin, size;
 };
-// Cuts the parameters that the fused form takes into pieces, small enough to balance the threads.
+// Returns the pieces of all parameters that the fused form takes. Pieces are small, so that all
+// threads get about the same amount of work.
 std::vector<Piece> Cut(const std::vector<Tensor>& parameters) {
   constexpr size_t kPiece = 1 << 16;
   std::vector<Piece> pieces;

@@ -25,7 +25,7 @@ class CrossEntropyFunction : public torch::autograd::Function<CrossEntropyFuncti
     const auto rows = static_cast<size_t>(dense.size(0)),
                classes = static_cast<size_t>(dense.size(1));
     const Tensor nats = torch::empty({dense.size(0)}, dense.options());
-    // Per row: the largest logit, and 1 / the sum of exp(logit - largest).
+    // tops: the largest logit of each row. shares: 1 / (the row's sum of exp(logit - largest)).
     const Tensor tops = torch::empty_like(nats), shares = torch::empty_like(nats);
     const float* const x = dense.data_ptr<float>();
     const int64_t* const target = wanted.data_ptr<int64_t>();

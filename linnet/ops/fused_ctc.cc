@@ -22,7 +22,7 @@ class CtcFunction : public torch::autograd::Function<CtcFunction> {
                         const Tensor& input_lengths, const Tensor& target_lengths, int64_t blank,
                         bool with_gradient) {
     const Tensor p = log_probs.contiguous(), y = targets.contiguous();
-    // The lengths of each element's input and target.
+    // The number of frames (input) and of labels (target) of each batch element.
     const Tensor frames = input_lengths.contiguous(), labels = target_lengths.contiguous();
     const auto length = static_cast<size_t>(p.size(1)), classes = static_cast<size_t>(p.size(2));
     const auto longest = static_cast<size_t>(y.size(1));

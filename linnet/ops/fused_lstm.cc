@@ -89,6 +89,7 @@ class LstmFunction : public torch::autograd::Function<LstmFunction> {
       if (i > 0) grad_out[before].addmm_(grad_sums[t], w_hh);
     }
     // The gradient of w_hh: each step adds its gate gradients times the previous step's output.
+    // later: the lowest position of steps 1 .. L-1. earlier: the lowest position of steps 0 .. L-2.
     Tensor grad_weight = torch::zeros_like(w_hh);
     if (length > 1) {
       const int64_t later = order.backward ? 0 : 1, earlier = 1 - later;

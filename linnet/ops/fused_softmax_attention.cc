@@ -61,8 +61,8 @@ class SoftmaxAttentionFunction : public torch::autograd::Function<SoftmaxAttenti
     const Tensor grad_out = DenseRows(grads[0]);
     const SoftmaxAttentionShape shape = SoftmaxShapeOf(q, v);
     const auto dense_like = [](const Tensor& x) { return torch::empty(x.sizes(), x.options()); };
-    // The kernel writes the gradients of a shared k and v for each query head that reads them.
-    // sum() adds them.
+    // The kernel writes gradients of k and v for each query head. sum() adds those of the `readers`
+    // query heads that share a key head.
     const int64_t readers = q.size(2) / k.size(2);
     const auto of_each_reader = [&](const Tensor& x) {
       return torch::empty({x.size(0), x.size(1), q.size(2), x.size(3)}, x.options());

@@ -61,7 +61,8 @@ void Append(Tensors& tensors, const Norm& norm) {
   if (norm.defined()) tensors.insert(tensors.end(), {norm.weight, norm.bias});
 }
 
-// In fp32, the kernels read a weight as it is. In bf16, they convert it.
+// Throws unless weight and bias are on the device of x and, in fp32, of its type: only in bf16 are
+// weights converted for the kernels.
 void CheckParameters(const Tensor& x, const Tensor& weight, const Tensor& bias,
                      Precision precision) {
   for (const Tensor& parameter : {weight, bias}) {

@@ -249,7 +249,7 @@ TEST(LayerRows, RefuseInvalidArguments) {
   EXPECT_THROW(FeedForward(x, weight, bias, Weight(8, 4), Random({8}), {}), Error);
 }
 
-// A kernel would read a narrower weight past its end.
+// A kernel would read past the end of a weight whose type is smaller than fp32.
 TEST(LayerRows, RefuseParametersOfAnotherTypeOrDevice) {
   const Tensor x = Random({4, 8}), weight = Weight(3, 8), bias = Random({3});
   const Tensor residual = Random({4, 3}), second = Weight(8, 3), second_bias = Random({8});

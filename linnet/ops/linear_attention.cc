@@ -19,7 +19,7 @@ Tensor Plain(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& le
   };
   Tensor phi_k, values = v;
   if (lengths.defined()) {
-    // Fills masked keys with 0 instead of multiplying, because they may hold NaN. Fills them also
+    // Fills masked keys with 0, because multiplying a NaN by 0 would leave a NaN. Fills them also
     // before phi, because phi's derivative at NaN would make their gradients NaN.
     const Tensor unseen = (torch::arange(k.size(1), lengths.options()) >= lengths.unsqueeze(1))
                               .unsqueeze(2)

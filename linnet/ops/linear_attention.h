@@ -13,9 +13,10 @@
 namespace linnet::ops {
 
 // q [N, L, H, D], k [N, S, H, D], v [N, S, H, M] -> [N, L, H, M], any strides (a tensor whose last
-// axis is not dense is copied); L, S, D, M >= 1. Computes the paper's equations 4-6, including the
-// feature map (by default phi = elu + 1) and the normalizer. In fp32 and bf16 on the CPU, runs the
-// fused kernel (first derivatives only); elsewhere the plain form: unfused libtorch operations.
+// axis is not dense is copied); L, S, D, M >= 1. Computes equations 4-6 of Katharopoulos et al.
+// (2020), including the feature map (by default phi = elu + 1) and, with options.normalize, the
+// denominator. In fp32 and bf16 on the CPU, runs the fused kernel (first derivatives only);
+// elsewhere the plain form: unfused libtorch operations.
 //
 // `lengths` is undefined or int64 [N]: keys at positions >= lengths[n] are masked out, whatever
 // they and their values hold. Where the denominator is 0, out is 0. For another feature map, with

@@ -21,8 +21,8 @@ using torch::Tensor;
 // is no other key, but above the score of masked keys.
 double Self(torch::ScalarType type) { return std::max(-1e5, LowestScore(type) / 2); }
 
-// The sequences, sorted and cut into chunks by one round. B = N H sequences, C chunks per sequence,
-// c positions per chunk.
+// The sequences, sorted and cut into chunks by one round. There are B = N H sequences (one for each
+// batch element and head), with C chunks of c positions each. Here L is the padded length, C c.
 class Chunks {
  public:
   // order [B, C c]: the positions of each sequence, in sorted order
@@ -32,7 +32,7 @@ class Chunks {
     keys = LookBack(queries.unsqueeze(3), -1).squeeze(3);
   }
 
-  // x [B, L, dim] -> [B, C, c, dim]
+  // Sorts x and cuts it into chunks: x [B, L, dim] -> [B, C, c, dim].
   Tensor Cut(const Tensor& x) const {
     return x.gather(1, order_.unsqueeze(2).expand({-1, -1, x.size(2)})).unflatten(1, {-1, chunk_});
   }
@@ -43,7 +43,7 @@ class Chunks {
         torch::cat({torch::full_like(x.narrow(1, 0, 1), fill), x.narrow(1, 0, x.size(1) - 1)}, 1);
     return torch::cat({before, x}, 2);
   }
-  // [B, C, c, dim] -> [B, L, dim]
+  // The inverse of Cut(): [B, C, c, dim] -> [B, L, dim].
   Tensor Join(const Tensor& x) const {
     const Tensor sorted = x.flatten(1, 2);
     return sorted.gather(1, places_.unsqueeze(2).expand({-1, -1, sorted.size(2)}));

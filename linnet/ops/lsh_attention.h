@@ -29,13 +29,13 @@ torch::Tensor LshBuckets(const torch::Tensor& q, const torch::Tensor& planes, in
 // LSH attention as published. q [N, L, H, D], v [N, L, H, M], planes as above -> [N, L, H, M]. In a
 // round, position i attends to the keys j != i (only j < i if causal) that are in its own bucket
 // and in its own or the previous chunk. It attends to itself only if no round has such a key.
-// Each round is weighted by its share of the softmax normalizer. Let lse_r,i be the logsumexp of
-// the scores of position i in round r:
+// Each round is weighted by its share of the softmax's denominator. In round r, let lse_r,i be the
+// logsumexp of the scores of position i, and out_r,i its output:
 //
-//   out_i = sum_r exp(lse_r,i - lse_i) out_r,i,   lse_i = logsumexp_r lse_r,i,
+//   out_i = sum_r exp(lse_r,i - lse_i) out_r,i,   lse_i = logsumexp_r lse_r,i
 //
-// Each score is lowered by the log of the number of rounds in which i attends to that key, so that
-// the key counts once even if i attends to it in several rounds. `lengths` is int64 [N] or
+// The score of a key is lowered by the log of the number of rounds in which i attends to the key,
+// so that the key counts once even if i attends to it in several rounds. `lengths` is int64 [N] or
 // undefined: positions from lengths[n] on are sorted to the end and masked as keys, and their
 // outputs are 0. Any L and strides. In fp32 on the CPU, runs the fused kernel, which does not copy
 // q and v for each round and has first derivatives only; elsewhere the plain form (unfused libtorch

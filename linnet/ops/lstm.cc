@@ -21,7 +21,7 @@ Tensor Plain(const Tensor& sums, const Tensor& w_hh, const Tensor& lengths, bool
   for (int64_t i = 0; i < length; ++i) {
     const int64_t t = backward ? length - 1 - i : i;
     const std::vector<Tensor> gates = (sums[t] + torch::matmul(h, w_hh.t())).chunk(4, 1);
-    // Whether position t is within each sequence. If not, the state stays 0.
+    // Whether position t is within each sequence. If not, state and output are 0.
     const Tensor there = (lengths > t).unsqueeze(1);
     const Tensor next =
         torch::sigmoid(gates[1]) * cell + torch::sigmoid(gates[0]) * torch::tanh(gates[2]);
@@ -44,6 +44,7 @@ Tensor Lstm(const Tensor& x, const Tensor& w_ih, const Tensor& w_hh, const Tenso
         "an LSTM needs x [N, L, in], weights [4 H, in] and [4 H, H], biases [4 H]; got ", x.sizes(),
         ", ", w_ih.sizes(), ", ", w_hh.sizes(), ", ", b_ih.sizes(), ", ", b_hh.sizes());
   }
+  if (!lengths.defined()) throw InputError("an LSTM needs the lengths [N] of its sequences");
   CheckLengths("LSTM", lengths, x);
   // Positions from lengths[n] on may hold anything, so they are set to 0.
   const Tensor behind =

@@ -20,8 +20,9 @@ Tensor Plain(const Tensor& logits, const Tensor& bytes) {
   const Tensor inverse_scale = torch::exp(-log_scale);
   const Tensor upper = inverse_scale * (centered + 1.0 / 255);
   const Tensor lower = inverse_scale * (centered - 1.0 / 255);
-  // sigmoid(upper) - sigmoid(lower) as (1 - exp(lower - upper)) sigmoid(upper) sigmoid(-lower),
-  // which loses no precision in the tails.
+  // log_mass: the log of sigmoid(upper) - sigmoid(lower), which equals
+  // (1 - exp(lower - upper)) sigmoid(upper) sigmoid(-lower). The product loses no precision in the
+  // tails; the difference would.
   Tensor log_mass = torch::log(-torch::expm1(-2.0 / 255 * inverse_scale)) -
                     torch::softplus(-upper) - torch::softplus(lower);
   log_mass = torch::where(byte == 0, -torch::softplus(-upper), log_mass);

@@ -26,16 +26,17 @@ using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 
 // The largest error relative to the largest magnitude of `want`, or to kLeast if that is larger.
-// kLeast is for gradients that are 0 up to rounding: the gradients of q and k if L = 1 and there is
-// a normalizer.
+// kLeast is for gradients that are 0 up to rounding: those of q and k in causal linear attention
+// with L = 1 and options.normalize.
 double RelativeOff(const Tensor& got, const Tensor& want) {
   constexpr double kLeast = 0.1;
   return (got.detach().to(torch::kCPU, torch::kDouble) - want).abs().max().item<double>() /
          std::max(want.abs().max().item<double>(), kLeast);
 }
 
-// Calls run(inputs, index) on the GPU in `dtype` and on the CPU in double, with `index` on the
-// device of the inputs. Compares all outputs, and the gradients of their randomly weighted sum.
+// Calls run(inputs, index) on the GPU in `dtype` and on the CPU in double. `index` (lengths,
+// offsets, bytes or undefined) is passed on the device of the inputs. Compares all outputs, and the
+// gradients of their randomly weighted sum.
 template <class Run>
 void ExpectSame(const Tensors& x, const Tensor& index, torch::Dtype dtype, double tolerance,
                 const std::string& what, const Run& run) {
@@ -188,8 +189,8 @@ TEST_F(OnGpu, NarrowAttention) {
     }
     ExpectSame(x, {}, torch::kFloat32, 0.05, softmax ? "softmax" : "linear",
                [&](const Tensors& t, const Tensor&) {
-                 // A bias of the keys does not change softmax attention: its gradient is only
-                 // rounding error.
+                 // A bias of the keys does not change softmax attention, so its gradient is only
+                 // rounding error. The factor 0 makes that gradient 0.
                  const Tensor key_bias = softmax ? t[4].detach() + 0 * t[4] : t[4];
                  const Tensors weights = {t[1], t[3], t[5]}, biases = {t[2], key_bias, t[6]};
                  const bool there = t[0].is_cuda();

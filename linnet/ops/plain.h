@@ -23,6 +23,7 @@ class PlainGuard {
   PlainGuard(const PlainGuard&) = delete;
   PlainGuard& operator=(const PlainGuard&) = delete;
 
+  // Whether a PlainGuard exists in this thread.
   static bool asked() { return asked_; }
 
  private:

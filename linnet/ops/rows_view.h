@@ -1,4 +1,4 @@
-// Tensors as arguments of the attention kernels (private to linnet/ops).
+// Converts tensors to arguments of kernels (private to linnet/ops).
 #ifndef LINNET_OPS_ROWS_VIEW_H_
 #define LINNET_OPS_ROWS_VIEW_H_
 

@@ -54,8 +54,8 @@ void Check(const ScanInputs& in, const ScanOptions& options, const Tensor& lengt
   CheckLengths("scan", lengths, q, /*dense=*/true);
 }
 
-// x [N, L, ...] with zeros at positions >= lengths[n]: with zero inputs, no kind of write changes
-// the state. Fills with 0 instead of multiplying, because these positions may hold NaN.
+// Returns x [N, L, ...] with zeros at positions >= lengths[n]. Log decays of 0 keep the state, and
+// zeros in the other inputs write nothing. Does not multiply by 0, which would leave NaNs.
 Tensor Seen(const Tensor& x, const Tensor& lengths) {
   if (!x.defined() || !lengths.defined()) return x;
   const Tensor unseen = torch::arange(x.size(1), lengths.options()) >= lengths.unsqueeze(1);
@@ -64,7 +64,8 @@ Tensor Seen(const Tensor& x, const Tensor& lengths) {
   return x.masked_fill(unseen.view(sizes), 0);
 }
 
-// The recurrence, position by position; p, u and s are P, the written row and S of kernels/scan.h.
+// Computes the recurrence position by position. p and s are P and S of kernels/scan.h. A position
+// writes k times the row u and, with kRwkv7, a second product.
 Tensor Plain(const ScanInputs& in, const ScanOptions& options, const Tensor& lengths,
              Tensor& state) {
   const int64_t length = in.q.size(1), group = in.v.size(2) / in.q.size(2);

@@ -148,7 +148,7 @@ TEST(Scan, PiecesEqualTheWhole) {
   }
 }
 
-// Masked positions may hold anything, and get no gradient.
+// At masked positions, all inputs but q may hold anything and get no gradient.
 TEST(Scan, MaskedPositionsChangeNothing) {
   torch::manual_seed(5);
   const Tensor lengths = torch::tensor({int64_t{0}, int64_t{3}});

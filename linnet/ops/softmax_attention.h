@@ -3,7 +3,8 @@
 //   torch::Tensor out = ops::SoftmaxAttention(q, k, v, {.causal = true});
 //   out.sum().backward();
 //
-// One piece of a longer sequence, with the keys and values of all positions so far:
+// The queries of one piece of a longer sequence attend to the keys and values of all positions so
+// far; `before` is the number of positions before the piece:
 //
 //   out = ops::SoftmaxAttention(q, keys, values, {.causal = true, .offset = before});
 #ifndef LINNET_OPS_SOFTMAX_ATTENTION_H_
@@ -29,14 +30,14 @@ struct SoftmaxAttentionOptions {
   std::optional<double> scale = {};  // factor of q . k; default 1 / sqrt(D)
 };
 
-// softmax(scale q k^T) v over the keys that are not masked out (the paper's equation 2):
-// q [N, L, H, D], k [N, S, G, D], v [N, S, G, M] -> [N, L, H, M], any strides (a tensor whose last
-// axis is not dense is copied); D, M >= 1. Head h of q reads head h / (H / G) of k and v. A query
-// without keys has an output and a gradient of 0. In fp32 on the CPU and without `hidden`, runs the
-// fused kernel, whose memory does not grow with L x S, and which has first derivatives only. On a
-// GPU, runs libtorch's fused attention if that supports the call. Otherwise runs the plain form
-// (unfused libtorch operations), which materializes the scores. Throws InputError on shapes that do
-// not match.
+// softmax(scale q k^T) v over the keys that are not masked out (equation 2 of Katharopoulos et al.,
+// 2020): q [N, L, H, D], k [N, S, G, D], v [N, S, G, M] -> [N, L, H, M], any strides (a tensor
+// whose last axis is not dense is copied); D, M >= 1. Head h of q reads head h / (H / G) of k and
+// v. A query without keys has an output and a gradient of 0. In fp32 on the CPU and without
+// `hidden`, runs the fused kernel, whose memory does not grow with L x S, and which has first
+// derivatives only. On a GPU, runs libtorch's fused attention if that supports the call. Otherwise
+// runs the plain form (unfused libtorch operations), which materializes the scores. Throws
+// InputError on shapes that do not match.
 torch::Tensor SoftmaxAttention(const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& v, const SoftmaxAttentionOptions& options = {});
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include <algorithm>
 #include <csignal>
 #include <exception>
 #include <iostream>
@@ -62,25 +63,43 @@ std::vector<std::string> OptionNames(const CLI::App& app) {
   return names;
 }
 
+// For a command with positional arguments, returns "; usage: linnet couplet MODEL LINE".
+std::string Positionals(const Named& named) {
+  std::string names;
+  for (const CLI::Option* option : named.app->get_options()) {
+    if (!option->get_positional()) continue;
+    const std::string name = option->get_name(/*positional=*/true);
+    names += option->get_required() ? " " + name : " [" + name + "]";
+  }
+  return names.empty() ? "" : "; usage: " + named.name + names;
+}
+
 std::string Usage(const CLI::App& app, const CLI::ParseError& error) {
   const Named named = NamedCommand(app);
   std::string what = error.what();
-  if (named.app->get_require_subcommand_min() > 0) {  // CLI11 does not list the subcommands
+  // Words before a verb are left over in `app`, others in the named command.
+  const CLI::App& owner = app.remaining().empty() ? *named.app : app;
+  if (owner.get_require_subcommand_min() > 0) {  // CLI11 does not list the subcommands
     std::string known;
     std::vector<std::string> names;
-    for (const CLI::App* verb : named.app->get_subcommands([](const CLI::App*) { return true; })) {
+    for (const CLI::App* verb : owner.get_subcommands([](const CLI::App*) { return true; })) {
       names.push_back(verb->get_name());
       known += (known.empty() ? "" : ", ") + names.back();
     }
-    const std::vector<std::string> rest = named.app->remaining();
+    const std::vector<std::string> rest = owner.remaining();
     what = rest.empty() ? "required: one of " + known
                         : "'" + rest[0] + "' is not one of " + known + Suggestion(rest[0], names);
-  } else if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
-    for (const std::string& rest : app.remaining(/*recurse=*/true)) {
-      if (!rest.starts_with("--")) continue;
-      what += Suggestion(rest.substr(0, rest.find('=')), OptionNames(*named.app));
-      break;
-    }
+  } else if (const std::vector<std::string> rest = app.remaining(/*recurse=*/true); !rest.empty()) {
+    // CLI11 reports a missing option before an unknown one, which may be the same one misspelled.
+    const auto flag = std::find_if(rest.begin(), rest.end(), [](const std::string& argument) {
+      return argument.starts_with("-") && argument.size() > 1;
+    });
+    what = flag == rest.end()
+               ? "unexpected argument '" + rest[0] + "'" + Positionals(named)
+               : "unknown option " + *flag +
+                     Suggestion(flag->substr(0, flag->find('=')), OptionNames(*named.app));
+  } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
+    what += Positionals(named);
   }
   return StrCat(what, "; see '", named.name, " --help'");
 }

@@ -117,6 +117,7 @@ int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Phil
   std::vector<float>& weights = scratch.weights;
   weights.resize(logits.size());
   const float scale = std::min(1 / options.temperature, 1e30f);
+  // The weight of all tokens; further below, the weight of the tokens to keep.
   double kept = kernels::ExpSum(logits.data(), logits.size(), largest, scale, weights.data());
   if (!std::isfinite(kept)) throw Undrawable(logits);
   const double u = rng.Uniform();

@@ -14,13 +14,13 @@
 
 namespace linnet {
 
-// Detects when steps of few rows are faster on one thread than on a team; there is one Crowd for
-// each number of rows. If other processes share the processors, each barrier waits until the
-// operating system runs the last member again: a team's step of 0.7 ms then takes 20 ms. After
-// kTries team steps in a row in which members slept at half of the barriers or more, there is a
-// trial: one thread runs kTries steps. The trial succeeds if its fastest step is faster than the
-// fastest of those team steps. Then one thread runs the next 32 steps; with each further successful
-// trial in a row, this number doubles, up to 1024. Outputs do not depend on the choice.
+// Detects when steps of few rows (positions of sequences) are faster on one thread than on a team;
+// there is one Crowd for each number of rows. If other processes crowd the processors, each barrier
+// waits until the operating system runs the last thread of the team again: a team's step of 0.7 ms
+// then takes 20 ms. After kTries team steps in a row with at least one sleep per two barriers,
+// there is a trial: one thread runs kTries steps. The trial succeeds if its fastest step is faster
+// than the fastest of those team steps. Then one thread runs the next 32 steps; with each further
+// successful trial in a row, this number doubles, up to 1024. Outputs do not depend on the choice.
 class Crowd {
  public:
   using Clock = std::chrono::steady_clock;
@@ -40,7 +40,7 @@ class Crowd {
         return;
       }
       team_seconds_ = strikes_ == 0 ? seconds : std::min(team_seconds_, seconds);
-      // Members may also sleep because their shares are large and unequal, so one thread is timed
+      // Threads may also sleep because their shares are large and unequal, so one thread is timed
       // before it is used.
       if (++strikes_ == kTries) trying_ = kTries, alone_seconds_ = 1e30;
     } else if (trying_ > 0) {
@@ -60,7 +60,7 @@ class Crowd {
  private:
   static constexpr int kTries = 3, kShortest = 32, kLongest = 1024;  // steps
 
-  int strikes_ = 0,         // team steps in a row that slept at half their barriers or more
+  int strikes_ = 0,         // team steps in a row with at least one sleep per two barriers
       trying_ = 0,          // steps left of the trial on one thread
       alone_ = 0,           // steps left on one thread after a successful trial
       unchecked_ = 0,       // team steps left after a failed trial until sleeps count again

@@ -23,8 +23,8 @@ namespace {
 // sequences, than as a team that splits each layer and waits at barriers.
 constexpr size_t kAloneRows = 8;
 
-// How mixers read several positions of a sequence: with the kernels for pieces, or each position as
-// a step, with the bits of steps.
+// How mixers read several positions of a sequence. kPieces: with kernels for several positions.
+// kSteps: one by one, so that outputs equal those of single steps bit for bit.
 enum class Reading { kPieces, kSteps };
 
 }  // namespace
@@ -79,7 +79,7 @@ class LINNET_HIDDEN Engine::Impl {
   };
 
   struct Scratch {
-    std::vector<Crowd> crowds;  // for each number of rows that is few
+    std::vector<Crowd> crowds;  // for each number of rows below kAloneRows * threads
     struct Member {
       AlignedBuffer<float> buffer;
       Workspace work{};
@@ -115,8 +115,8 @@ class LINNET_HIDDEN Engine::Impl {
   };
 
   Division Divide(size_t batch, size_t length);
-  // Calls walk(0), .., walk(threads - 1), each on a thread of its own. If there is a crowd, it
-  // times the call, and by these times Divide() chooses between one thread and all threads.
+  // Calls walk(0), .., walk(threads - 1), each on a thread of its own. If the division has a Crowd,
+  // records the call's duration there, for Divide() to choose between one thread and all threads.
   void RunOn(const Division& division, FunctionRef<void(int)> walk);
   void ReadRows(StateData& state, const size_t* chosen, size_t batch, Source source, size_t length,
                 std::span<float> outputs, Reading reading = Reading::kPieces);
@@ -130,6 +130,7 @@ class LINNET_HIDDEN Engine::Impl {
   void ReadUnequal(StateData& state, std::span<const size_t> sequences,
                    std::span<const size_t> offsets, std::span<const int32_t> tokens,
                    std::span<float> outputs);
+  // Here and below, `place` is the index of a sequence in the state.
   void Encode(StateData& state, size_t place);
   void ReadWhole(std::span<const Sequence> sequences);
   void CheckPlaces(const StateData& state, const size_t* chosen, size_t batch, size_t length);
@@ -336,8 +337,7 @@ bool Engine::Impl::CheckOutputs(size_t batch, size_t length, std::span<const flo
   return every;
 }
 
-// Checks that the encoder has room for the tokens before the separator. `place`: the sequence's
-// index in the state.
+// Checks that the encoder has room for the tokens before the separator.
 void Engine::Impl::CheckFirstPart(StateData& state, size_t place,
                                   std::span<const int32_t> tokens) const {
   const size_t most = model_->packed().layout->source;
@@ -429,7 +429,7 @@ void Engine::Impl::ReadRows(StateData& state, const size_t* chosen, size_t batch
   const size_t threads = division.threads;
   const bool alone = division.alone;
   const size_t chunks = (length + kBlockRows - 1) / kBlockRows;
-  const size_t chunk = (length + chunks - 1) / chunks;      // nearly equal lengths
+  const size_t chunk = (length + chunks - 1) / chunks;      // positions per block, nearly equal
   const size_t most = std::min(batch, kBlockRows / chunk);  // sequences per block
   scratch_.Prepare(
       model,
@@ -528,7 +528,7 @@ void Engine::Impl::ReadAgain(StateData& state, const size_t* chosen, size_t batc
   }
 }
 
-// Calls ReadAgain() for each position: outputs may depend on the number of tokens read.
+// Calls ReadAgain() once per position, because outputs may depend on the number of tokens so far.
 void Engine::Impl::StepAgain(StateData& state, const size_t* chosen, size_t batch,
                              std::span<const int32_t> tokens, size_t length,
                              std::span<float> outputs) {

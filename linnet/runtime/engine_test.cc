@@ -42,8 +42,8 @@ TEST_P(RuntimeTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
     CheckCut(Copy().model, want_longer, longer, cut, 3);
 }
 
-// If a value is nearly halfway between two narrow numbers, the engine and the reference may round
-// it in opposite directions. So the tolerance is one int8 step of one input.
+// If a value is nearly halfway between two bf16 or int8 numbers, the engine and the reference may
+// round it in opposite directions. So the tolerance allows for one rounding step of one input.
 TEST_P(RuntimeTest, NarrowModelsMatchTheRoundingReference) {
   for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
     const double tolerance = precision == Precision::kInt8 ? 0.05 : 0.02;
@@ -128,7 +128,7 @@ TEST_P(RuntimeTest, NarrowModelsDoNotDependOnThreadsOrBatch) {
   }
 }
 
-// A narrow file holds exactly the matrices that the engine makes of the wide file.
+// A file in bf16 or int8 holds exactly the matrices that the engine makes of the fp32 file.
 TEST(WriteNarrowed, EqualsNarrowingAtLoading) {
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("linnet_narrow_test.", getpid())).string();
@@ -138,12 +138,13 @@ TEST(WriteNarrowed, EqualsNarrowingAtLoading) {
       EXPECT_LT(std::filesystem::file_size(path), of->file.size());
       const Checkpoint narrow = Checkpoint::Open(path);
       EXPECT_EQ(narrow.precision(), precision);
-      // Only the image models have a table that differs from the computed one.
+      // The file omits a position table that equals the computed one. Only the image models have
+      // another table.
       EXPECT_EQ(narrow.Has("pos_embedding.pe"), narrow.spec().image() != nullptr);
       EXPECT_EQ(narrow.training(), "{\"steps\": 3}");
       const auto model = Model::Open(path);
       EXPECT_EQ(model->precision(), precision);
-      // The file's embeddings are rounded, so compare with a wide file of the rounded values.
+      // The file's embeddings are rounded, so compare with an fp32 file of the rounded values.
       const Floats got = RunOne(*of, 2, 3, 1, 5, 4, model);
       WriteNarrowed(narrow, Precision::kF32, path);  // the same values in fp32
       EXPECT_EQ(Checkpoint::Open(path).precision(), Precision::kF32);

@@ -127,7 +127,7 @@ struct MixerInput {
 
 // Size of a mixer's state for one sequence, in floats.
 struct MixerStateSize {
-  size_t fixed = 0;  // initially zeros; a multiple of 16
+  size_t fixed = 0;  // the part that does not grow: initially zeros; a multiple of 16
   // A cache: per head, keys [capacity, dim] and values [capacity, value_dim].
   size_t heads = 0, dim = 0, value_dim = 0;
 
@@ -164,11 +164,12 @@ class RuntimeMixer {
   // the sums, RecentKeys() at a time (kernels/linear_step.h). Linear kinds only.
   virtual bool folds() const { return false; }
   // The number of consecutive heads whose outputs are normalized together. MixerCall::heads is a
-  // range of whole such groups, or any range if all heads are one group.
+  // range of whole such sets, or any range if all heads are one set.
   virtual size_t norm_heads() const { return 1; }
   float norm_eps() const { return norm_eps_; }
   // For checks of a loaded state: calls body(first, count, narrow) for each part of a state, with
-  // the part's first float and number of floats. narrow: each float holds two bfloat16 numbers.
+  // the index of the part's first float and the number of its floats. narrow: each float holds two
+  // bfloat16 numbers.
   virtual void ForParts(size_t capacity, FunctionRef<void(size_t, size_t, bool)> body) const;
 
   // Floats of working memory for blocks of up to `rows` rows, groups of up to `heads` heads, and up
@@ -184,8 +185,9 @@ class RuntimeMixer {
   virtual void Recall(const MixerCall& call) const;
 
  protected:
-  // Rows of `from` from `row` on, `width` floats apart, with heads `head` floats apart. A kernel
-  // may take the rows as batch elements of one position or as positions of one batch element.
+  // The rows of the array `from`, beginning with row `row`. Rows are `width` floats apart, and the
+  // heads within a row `head` floats apart. A kernel may take the rows as batch elements of one
+  // position or as positions of one batch element.
   static kernels::Strided<const float> Rows(const float* from, size_t row, size_t width,
                                             size_t head) {
     const auto stride = static_cast<ptrdiff_t>(width);

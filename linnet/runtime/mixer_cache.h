@@ -31,7 +31,7 @@ class CacheMixer : public RuntimeMixer {
   }
 
   MixerStateSize state_size() const override {
-    // A memory's cache has the size of the longest memory.
+    // In cross attention, the cache has room for the longest memory.
     const size_t kept = memory_ > 0 ? memory_ : window_;
     if (kept > 0) return {.fixed = RoundUp(heads_ * HeadFloats(kept), kAlign)};
     if (!causal_) return {};
@@ -119,7 +119,7 @@ class CacheMixer : public RuntimeMixer {
   size_t HeadFloats(size_t capacity) const { return capacity * (dim_ + width_); }
 
   const size_t readers_;  // heads of queries per head of keys and values
-  const size_t width_;    // M
+  const size_t width_;    // M; value_dim_ is readers_ * M
   const size_t window_;   // 0: all positions
 
  private:
@@ -168,7 +168,7 @@ class CacheMixer : public RuntimeMixer {
   }
 
   Inputs InputsOf(const MixerCall& call) const {
-    // Columns of a head's queries and key, and the same with its value.
+    // both: columns of a head's queries and key; columns: of its queries, key and value.
     const size_t both = (readers_ + 1) * dim_, columns = both + width_;
     Inputs in{.q = call.in,
               .k = call.in + readers_ * dim_,

@@ -67,7 +67,7 @@ class Subject {
     }
     return *subject;
   }
-  // `wide` is the norm1 weight of one channel (TestModel). A small one keeps the norms of queries
+  // `wide` is the norm1 weight of one channel (TestModel). A small value keeps the norms of queries
   // and keys moderate. With large norms, similarities overflow or vanish, and rounding errors grow.
   explicit Subject(const ModelSpec& spec) : spec_(spec), model_(spec, /*wide=*/2) {
     for (const Precision precision : kPrecisions) models_[precision] = model_.In(precision);
@@ -106,7 +106,8 @@ class Subject {
     for (const size_t piece : pieces) length += piece;
     if (precision == Precision::kF32 && IsRnn(spec_) && !spec_.encoder_decoder() &&
         length < kLongest) {
-      // Only narrow models round at the ends of pieces, and later positions have no influence.
+      // The outputs of an RNN in fp32 do not depend on later positions, nor on the pieces: only
+      // narrow models round at the ends of pieces.
       want = Want(precision, stream, {kLongest});
       want.resize(length);
       return want;
@@ -129,7 +130,7 @@ double Tolerance(Precision precision) {
 }
 
 // The largest difference from the reference. In bf16 and int8, a value may round the other way
-// depending on the order of a sum, and the norm of a head's small outputs magnifies the difference.
+// depending on the order of a sum, and normalizing a head's small outputs magnifies the difference.
 // So the largest 1% of the differences are divided by 10.
 double Off(std::span<const float> got, std::span<const Doubles> want, Precision precision) {
   const double worst = Worst(got, want);
@@ -287,7 +288,7 @@ TEST_P(RnnConformance, PiecesAndStepsMatchTheReference) {
   }
 }
 
-// Also for several sequences, which have read pieces of equal length before.
+// Also checks batches of sequences at different positions.
 TEST_P(TokenConformance, StepsInOneCallHaveTheBitsOfSteps) {
   Subject& of = subject();
   for (const Precision precision : kPrecisions) {
@@ -323,7 +324,7 @@ TEST_P(TokenConformance, StepsInOneCallHaveTheBitsOfSteps) {
           EXPECT_EQ(got, want) << count << " steps from position " << read;
           read += count;
           EXPECT_EQ(state.position(ahead), read + 1);
-          // The same with the last positions' outputs only, then with none.
+          // The same without outputs or, for 20 steps, with those of the last positions only.
           Floats only(count < 20 ? 0 : batch * width);
           engine.Steps(fork, piece.tokens, count, only);
           EXPECT_EQ(only, count < 20 ? Floats{} : last);

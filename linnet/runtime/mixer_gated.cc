@@ -177,7 +177,7 @@ class GatedMixer : public RuntimeMixer {
   }
   kernels::ScanWidths widths() const { return {options_, dim_, value_dim_}; }
 
-  // Copies rows that several heads share, once for each head.
+  // Returns the rows of each head in turn. Heads that share rows get a copy each.
   AlignedBuffer<float> ForEachHead(std::span<const float> from) const {
     const auto readers = static_cast<size_t>(form_.value_readers());
     AlignedBuffer<float> rows(from.size() * readers);
@@ -261,7 +261,7 @@ class GatedMixer : public RuntimeMixer {
   }
 
   // Rotates and normalizes queries and keys of a sequence's rows, scales values by time steps, and
-  // computes decays and strengths, each if the form has it.
+  // computes decays and strengths: of these, only those that the form has.
   void Prepare(const MixerCall& call, size_t sequence, const Pieces& pieces) const {
     const size_t first = call.block.Row(sequence), count = call.count();
     for (size_t row = first; row < first + call.block.Length(sequence); ++row) {
@@ -315,7 +315,7 @@ class GatedMixer : public RuntimeMixer {
     const size_t begin = call.heads.begin, count = call.count();
     switch (form_.decay) {
       case GatedDecay::kNone:
-      case GatedDecay::kChannel:  // mixer_hgrn.cc
+      case GatedDecay::kChannel:  // runs in mixer_hgrn.cc
         return;
       case GatedDecay::kConstant:
         std::copy_n(decays_.begin() + begin, count, decay);
@@ -475,7 +475,7 @@ class GatedMixer : public RuntimeMixer {
   size_t width_ = 0;                             // number of columns of a head
   // Offsets of projections, within a head's columns or within the shared columns.
   size_t erase_at_ = 0, write_at_ = 0, decay_at_ = 0, gate_at_ = 0;
-  size_t decay_width_ = 0;
+  size_t decay_width_ = 0;  // decays per row and head
   // The norm's weight; D, if timed; log decays (kConstant) or -exp(A_log), of each head; dt_bias.
   AlignedBuffer<float> norm_, skip_, decays_, decay_bias_;
   SecondFactor decay_factor_, gate_factor_;

@@ -72,7 +72,7 @@ class ChannelMixer : public RuntimeMixer {
   struct Pieces {
     float *x, *g;  // the scan's inputs, [rows, heads, V]
     float* h;      // [heads, V], the scan's state if the call keeps none
-    size_t used;
+    size_t used;   // floats of all pieces
   };
 
   Pieces Cut(float* scratch, size_t rows, size_t heads) const {

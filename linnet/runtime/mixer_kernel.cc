@@ -54,8 +54,9 @@ class KernelMixer : public CacheMixer {
     for (size_t m = 0; m < value_dim_; ++m) out[m] = denominator > 0 ? out[m] / denominator : 0;
   }
 
-  // Similarity from x = q . k / sqrt(D), or |q - k|^2 / sqrt(D) for rbf. For softmax it is
-  // exp(x - largest), where `largest` is the largest x of the query's keys, to avoid overflow.
+  // The similarity of q and k, given x = q . k / sqrt(D), or |q - k|^2 / sqrt(D) for rbf. For
+  // softmax it is exp(x - largest), to avoid overflow; `largest` is the largest x of the query's
+  // keys.
   float Of(float x, float largest) const {
     switch (similarity_) {
       case Similarity::kSoftmax:

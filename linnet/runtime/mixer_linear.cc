@@ -139,7 +139,7 @@ class LinearMixer : public RuntimeMixer {
   struct Pieces {
     float* features;  // [rows, heads, 2 F]: phi(q) and phi(k)
     float* sums;      // s [heads, F, M] and z [heads, F]
-    float* zeros;     // zero keys for Recall()
+    float* zeros;     // zero keys and values for Recall()
     float* kernel;
   };
   // phi(q), phi(k) and v of all rows; q and k instead if the kernels apply the map themselves
@@ -225,8 +225,8 @@ class LinearMixer : public RuntimeMixer {
     }
   }
 
-  // Options for the chunked and whole-sequence kernels. They do not support a floor, so if there is
-  // a floor, they compute only the numerators.
+  // Options for the chunked and whole-sequence kernels. They do not support a lower bound of the
+  // denominator (floor_), so if there is one, they compute only the numerators.
   kernels::CausalLinearOptions Product(kernels::CausalLinearOptions options) const {
     if (floor_ > 0) options.normalize = false;
     return options;
@@ -301,7 +301,7 @@ class LinearMixer : public RuntimeMixer {
   }
 
   const bool causal_, cross_;
-  // The feature map of one row; null: fused.
+  // Applies the feature map to one row; null: the kernels apply it (fused).
   void (*single_)(const FeatureInput&, const float*, bool, float*) = nullptr;
   FeatureInput input_;
   AlignedBuffer<float> omega_;

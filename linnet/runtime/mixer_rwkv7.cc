@@ -70,7 +70,8 @@ class Rwkv7Mixer : public RuntimeMixer {
   }
 
  private:
-  // The projections, in the order of Projections() in model/mixers/rwkv7.cc; kFirst is v_first.
+  // The projections, in the order of Projections() in model/mixers/rwkv7.cc. kFirst is v_first, the
+  // values of an earlier layer.
   enum Index : uint8_t { kReceptance, kKey, kValue, kW1, kA1, kG1, kV1, kFirst, kCount };
 
   // Working memory: intermediate results, and the scan's inputs except the queries, which are

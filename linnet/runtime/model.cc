@@ -40,7 +40,7 @@ size_t Width(const std::vector<Projection>& projections, size_t heads) {
   return width;
 }
 
-// Packs weights in the order in which a step reads them, and fills in their addresses.
+// Packs weights in the order in which a step reads them, and stores their addresses in the model.
 class StackPacker {
  public:
   StackPacker(Model::Packed& model, Packer& packer) : model_(model), packer_(packer) {}
@@ -283,6 +283,7 @@ std::shared_ptr<const StateLayout> Layout(const ModelSpec& spec, Precision preci
   return layout;
 }
 
+// Whether the model runs as an RNN (Model::Packed::steps()).
 bool Steps(const ModelSpec& spec) {
   if (spec.lstm() || !spec.Causal()) return false;
   return std::all_of(spec.stack.pattern.begin(), spec.stack.pattern.end(),
@@ -397,7 +398,7 @@ void Model::Packed::ReadTables(const Checkpoint& checkpoint) {
   }
   if (position_dims > 0) {
     positions = AlignedCopy(checkpoint.Tensor("pos_embedding.pe"));
-    // The table counts as computed by the sine formula if its rows 2^n - 1 and its last row are.
+    // The table counts as that of the sine formula if its last row and its rows 2^n - 1 agree.
     std::vector<float> row(position_dims);
     for (int64_t t = 0; endless_positions && t < spec.input.max_length; t = 2 * t + 1) {
       const int64_t at = 2 * t + 1 < spec.input.max_length ? t : spec.input.max_length - 1;

@@ -29,7 +29,7 @@
 namespace linnet {
 namespace {
 
-// The mixers, one head at a time: q, k, v and the output are [positions][columns].
+// Computes a mixer, one head at a time: q, k, v and the output are [positions][columns].
 class MixerRef {
  public:
   using Row = std::vector<double>;
@@ -124,7 +124,8 @@ class MixerRef {
   double Floor(size_t features) const {
     return spec_.feature_map == "rff" ? 1 / std::sqrt(static_cast<double>(features)) : 0;
   }
-  // phi(q) s / (phi(q) . z + eps), s [F][M].
+  // phi(q) s / (phi(q) . z + eps), with s [F][M]. With a floor, the denominator is
+  // max(phi(q) . z, floor |z|).
   Row Divided(const Row& q, const Rows& s, const Row& z) const {
     Row out(value_dim());
     for (size_t f = 0; f < q.size(); ++f) AddTo(out, q[f], s[f]);
@@ -204,7 +205,7 @@ class MixerRef {
     return out;
   }
 
-  // Rotary positions, if the spec has them.
+  // Applies rotary positions, if the spec has them.
   Rows Rotated(Rows x) const {
     const size_t pairs = spec_.rotary ? dim() / 2 : 0;
     for (size_t t = 0; t < x.size(); ++t) {
@@ -402,7 +403,7 @@ class ModelRef::Network {
     return spec_.input.norm ? Norm(x, "embedding_norm") : x;
   }
 
-  // Adds the position embedding. Past the table, the sine positions continue.
+  // Adds or appends the position embedding. Past the table, the sine positions continue.
   void Place(size_t t, Row& x) const {
     const size_t dims = Size(spec_.PositionDims());
     Row pe(dims);
@@ -659,7 +660,7 @@ class ModelRef::Network {
     return x;
   }
 
-  // A matrix with rounded weights, and the factors of its inputs.
+  // A matrix with rounded weights, and the factors of its inputs (int8 only).
   struct Matrix {
     Row weight;
     std::vector<float> factor;
@@ -699,7 +700,8 @@ class ModelRef::Network {
     if (PrecisionOf(tensor) == Precision::kBf16) {
       std::transform(part.begin(), part.end(), rounded.begin(), kernels::RoundedToBFloat16);
     } else if (PrecisionOf(tensor) == Precision::kInt8) {
-      // Rows whose scale is not above the smallest normal float count as zeros.
+      // Inputs count as zeros if their scale, the largest magnitude / 127, does not exceed the
+      // smallest normal float.
       float most = 0;
       for (const float value : part) most = std::max(most, std::abs(value));
       rounded.assign(part.size(), 0);

@@ -30,9 +30,9 @@ class ModelRef {
   ~ModelRef();
 
   // The head's outputs at each position. Reads the first `prefix` positions in one call and the
-  // others one by one or, given `pieces`, all positions in calls of these lengths. A call of
-  // several positions does not round the sums of narrow models. Models without recurrent state read
-  // the whole sequence.
+  // others one by one or, given `pieces`, all positions in calls of these lengths. In narrow
+  // models, steps read rounded sums, and calls of several positions read unrounded ones. Models
+  // without recurrent state read the whole sequence.
   Rows Outputs(const std::vector<int32_t>& tokens, size_t prefix = 0);
   Rows Outputs(const std::vector<int32_t>& tokens, const Pieces& pieces);
   // The same for frames [positions * Inputs()].

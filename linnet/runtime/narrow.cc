@@ -78,7 +78,7 @@ void CheckSize(std::span<const float> weights, const std::string& path, const st
 void WriteNarrowed(const Checkpoint& checkpoint, Precision precision, const std::string& path) {
   SafetensorsWriter writer;
   for (const auto& [key, value] : checkpoint.file().metadata()) writer.SetMetadata(key, value);
-  // These own the data until Write().
+  // The next three lists own the data of the tensors until Write().
   std::list<AlignedBuffer<std::byte>> kept;
   std::list<std::vector<float>> factors;
   std::list<Int8Matrix> matrices;

@@ -33,8 +33,8 @@ std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string&
 // Writes the model with its matrices in `precision` and with all metadata of its file. Omits the
 // position table if it equals the computed one. The new file gives the same outputs, bit for bit,
 // as the old file opened in `precision`, except that the new file's embeddings are rounded to bf16.
-// Throws InputError if a weight is not finite or its magnitude exceeds 1e15, and whatever
-// SafetensorsWriter::Write() throws.
+// Throws InputError if a weight is not finite or its magnitude exceeds 1e15; also throws the errors
+// of SafetensorsWriter::Write().
 void WriteNarrowed(const Checkpoint& checkpoint, Precision precision, const std::string& path);
 
 }  // namespace linnet

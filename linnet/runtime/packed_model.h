@@ -32,7 +32,7 @@ namespace linnet {
 
 inline constexpr size_t kMaxGroups = 8, kMaxNarrowGroups = 4;
 
-// A matrix within `weights`, packed as in kernels/linear.h or narrow_linear.h.
+// A matrix within Model::Packed::weights, packed as in kernels/linear.h or narrow_linear.h.
 using PackedMatrix = const std::byte*;
 
 // A matrix that multiplies the layer's input.

@@ -5,6 +5,8 @@
 //   weights = AlignedBuffer<std::byte>(measure.used());
 //   Packer packer(checkpoint, weights.data());
 //   PackAll(packer);
+//
+// Each packing function returns the address of its result, or null without memory.
 #ifndef LINNET_RUNTIME_PACKER_H_
 #define LINNET_RUNTIME_PACKER_H_
 
@@ -26,8 +28,8 @@ class Packer {
 
   size_t used() const { return used_; }
 
-  // Input columns [begin, end) of name.weight [out, in], with name.bias if `with_bias` and the file
-  // has one.
+  // Packs input columns [begin, end) of name.weight [out, in], with name.bias if `with_bias` and
+  // the file has one.
   PackedMatrix Columns(Precision precision, const std::string& name, size_t out, size_t in,
                        size_t begin, size_t end, bool with_bias);
 
@@ -39,16 +41,16 @@ class Packer {
   // Stacks rows of several matrices with `in` columns, and their biases.
   PackedMatrix Stacked(Precision precision, const std::vector<Rows>& parts, size_t in);
 
-  // Both matrices of one direction of an LSTM layer, with their biases. `end` completes the
+  // Packs both matrices of one direction of an LSTM layer, with their biases. `end` completes the
   // tensors' names: "0_reverse" for "lstm.weight_ih_l0_reverse".
   PackedLstm Lstm(Precision precision, const std::string& end, size_t in, size_t hidden);
 
-  // Input factors of an int8 matrix.
+  // Packs the input factors of an int8 matrix (narrow.h).
   const float* Factors(const std::string& name) {
     return Values(InputFactors(checkpoint_, name + ".weight"));
   }
 
-  // Copies the values.
+  // Copies values, or those of a tensor.
   const float* Values(std::span<const float> from);
   const float* Tensor(const std::string& name) { return Values(checkpoint_.Tensor(name)); }
 
@@ -63,6 +65,7 @@ class Packer {
   // Packs columns [begin, end) of a rounded matrix. The scales belong to whole rows of the matrix.
   static void PackRounded(const Int8Matrix& matrix, size_t in, size_t begin, size_t end,
                           const float* bias, std::byte* to);
+  // Returns the next `bytes` bytes of the memory; null without memory.
   std::byte* Take(size_t bytes);
 
   const Checkpoint& checkpoint_;

@@ -31,6 +31,7 @@ struct LINNET_HIDDEN Scheduler::Impl {
   bool Cancel(uint64_t id);
   bool Run();
 
+  // A waiting or running request.
   struct Entry {
     uint64_t id = 0;
     Request request;
@@ -92,7 +93,7 @@ Scheduler::Impl::Impl(Engine& engine, const SchedulerOptions& options)
 std::optional<uint64_t> Scheduler::Impl::Submit(Request&& request) {
   const Model& model = engine_.model();
   const ModelSpec& spec = model.spec();
-  // `from` has read the whole prompt.
+  // Whether `from` has already read the whole prompt.
   const bool read = request.prompt.empty() && request.from && request.outputs &&
                     request.outputs->size() == engine_.output_size();
   if (request.prompt.empty() && !read) {
@@ -286,7 +287,7 @@ void Scheduler::Impl::Take(size_t slot, const std::shared_ptr<Entry>& entry, con
     if (slots_[slot] == entry) End(slot, {});
     return;
   }
-  if (slots_[slot] != entry) return;  // it canceled itself
+  if (slots_[slot] != entry) return;  // its own callback canceled it
   if (!drawn.token) return End(slot, Finished::kEnded);
   if (state_.position(slot) >= most_positions_) {
     return End(slot, Finished::kFull);

@@ -132,7 +132,7 @@ TEST(Scheduler, ContinuesFromAState) {
   EXPECT_EQ(seen[1].outputs, want);
 }
 
-// The memory for states is allocated once, whatever the capacity of the states of requests.
+// The scheduler allocates memory for states once, even if a request's state has a larger capacity.
 TEST(Scheduler, StatesOfLargerCapacityTakeNoMoreMemory) {
   ModelSpec spec = LongCopy();
   spec.stack.mixer().kind = "full";

@@ -270,7 +270,7 @@ TEST(State, RefusesOtherFilesAndStatesOfOtherModels) {
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("linnet_state_test.", getpid())).string();
   const Model& model = *Grid().model;
-  // Load throws with a message that contains `why`.
+  // Whether Load() throws an error that names the file and contains `why`.
   const auto refused = [&](const std::string& why = "") {
     try {
       State::Load(path, model);
@@ -293,8 +293,8 @@ TEST(State, RefusesOtherFilesAndStatesOfOtherModels) {
   engine.Prefix(state, Grid().RandomTokens(50, 0), 50, {});
   state.Save(path, model);
   EXPECT_EQ(State::Load(path, model).position(), 50u);
-  // The same file with one tensor changed: a position past the model's, tokens outside the
-  // vocabulary, NaN, another shape.
+  // write() makes a file of the same form with other contents. Most calls below make one of them
+  // invalid: the position, the token, the value, the shape or the number of waiting keys.
   const SafetensorsFile good = SafetensorsFile::Open(path);
   const auto metadata = good.metadata().at("linnet.state");
   const size_t floats = good.Get("state").data.size() / 4,

@@ -23,7 +23,7 @@ struct StemWork {
   std::byte* narrow;  // rounded inputs of the second convolution, in narrow models
 };
 
-// Maximum number of rows of one color that are multiplied together.
+// Maximum number of rows, all predicting bytes of one color, that are multiplied together.
 inline constexpr size_t kStemRows = 32;
 
 // Floats of StemWork::in and out, and bytes of narrow; 0 without a stem.

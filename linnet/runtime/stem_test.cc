@@ -1,5 +1,5 @@
-// Models with a causal stem (StemSpec) in every form of the engine, against the network in plain
-// loops (model_ref.h).
+// Tests models with a causal stem (StemSpec) in every form in which the engine runs them, against
+// the network in plain loops (model_ref.h).
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -174,8 +174,8 @@ TEST(Stem, StatesKeepTheFeatures) {
   const Tokens tokens = of.RandomTokens(70, 0);
   const size_t width = engine.output_size();
   State state = engine.NewState(1);
-  // 6 features for each of the 3 colors of 5 + 1 pixels (a row and one more): 108 floats, padded to
-  // a multiple of 16.
+  // The second window reaches back 5 + 1 pixels (an image row and one more). The state keeps 6
+  // features for each of the 3 colors of these pixels: 108 floats, padded to a multiple of 16.
   const ModelSpec& spec = of.model->spec();
   ModelSpec plain = spec;
   plain.input.stem.channels = 0;
@@ -226,7 +226,7 @@ TEST(Stem, NarrowFilesEqualNarrowingAtLoading) {
     for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
       WriteNarrowed(of->checkpoint(), precision, path);
       const Floats got = RunOne(*of, 2, 3, 1, 5, 4, Model::Open(path));
-      // The file's embeddings are rounded, so compare with a wide file of the rounded values.
+      // The file's embeddings are rounded, so compare with an fp32 file of the rounded values.
       WriteNarrowed(Checkpoint::Open(path), Precision::kF32, path);
       EXPECT_EQ(RunOne(*of, 2, 3, 1, 5, 4, Model::Open(path, {precision})), got);
     }

@@ -20,7 +20,8 @@ struct MixerCase {
   ModelSpec spec;
 };
 
-// Deliberately ragged sizes, large enough that narrow models also have several groups.
+// Sizes that do not fill whole SIMD vectors, but are large enough that narrow models also have
+// several groups.
 inline ModelSpec Small(const std::vector<MixerSpec>& pattern) {
   ModelSpec spec;
   spec.stack.pattern = pattern;
@@ -88,7 +89,8 @@ inline std::vector<std::pair<std::string, MixerSpec>> Variants(const MixerInfo& 
       variants.emplace_back(StrCat(name, "_", variant), changed);
     };
     add("full", "scaled", {.scale = 0.7f});
-    // Windows below and above the lengths of the pieces; key_heads divides Small()'s heads.
+    // Windows below and above the lengths of the pieces. key_heads must divide the 4 heads of
+    // Small().
     add("full", "window", {.window = 8});
     add("full", "window_of_one", {.window = 1, .key_heads = 2});
     MixerSpec modern{.window = 61, .rotary = true, .rotary_base = 500, .key_heads = 1};

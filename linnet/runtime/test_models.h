@@ -30,7 +30,7 @@ using Floats = std::vector<float>;
 using Doubles = std::vector<double>;
 using Tokens = std::vector<int32_t>;
 
-// Deliberately ragged sizes.
+// Most sizes do not fill whole SIMD vectors.
 inline ModelSpec RaggedImages() {
   ModelSpec spec;
   spec.stack.repeat = 2, spec.stack.mixer().heads = 3, spec.stack.mixer().query_dim = 5,
@@ -40,7 +40,7 @@ inline ModelSpec RaggedImages() {
   return spec;
 }
 
-// Grid positions, pixel_above and norm_first.
+// RaggedImages() with grid positions, pixel_above and norm_first.
 inline ModelSpec GridImages() {
   ModelSpec spec = RaggedImages();
   spec.input.value_embedding = 8, spec.input.positions = Positions::kGrid,
@@ -51,7 +51,8 @@ inline ModelSpec GridImages() {
   return spec;
 }
 
-// More heads and hidden units than groups, no positions, no final norm, longer than a block.
+// Has more heads and hidden units than groups, but no position embedding and no final norm.
+// Sequences are longer than a block.
 inline ModelSpec LongCopy() {
   ModelSpec spec;
   spec.task = "copy", spec.part = std::monostate(), spec.head.kind = HeadKind::kCategorical,
@@ -63,7 +64,7 @@ inline ModelSpec LongCopy() {
   return spec;
 }
 
-// More than one group of every kind, in narrow models too.
+// Has several groups of heads and of hidden units, also in narrow models.
 inline ModelSpec WideImages() {
   ModelSpec spec = RaggedImages();
   spec.stack.mixer().heads = 5, spec.stack.mixer().query_dim = 24,
@@ -72,7 +73,7 @@ inline ModelSpec WideImages() {
   return spec;
 }
 
-// A stem: gray images narrower than its window.
+// Gray images with a stem whose window is wider than the images.
 inline ModelSpec StemImages() {
   ModelSpec spec = WideImages();
   spec.input.stem = {.channels = 9};
@@ -141,7 +142,8 @@ class TestModel {
         for (float& value : values) value = value > 0 ? value : 0;
       }
       if (info.name == "input_norm.deviation") std::fill(values.begin(), values.end(), 0.5f);
-      // Positions continue past a table that holds the sine formula's values, except in images.
+      // The engine continues positions past a table only if it holds the sine formula's values.
+      // Image models have a fixed length, so they keep a random table.
       if (info.name == "pos_embedding.pe" && !spec.image()) values = PositionTable(spec);
       return std::span<const float>(values);
     });

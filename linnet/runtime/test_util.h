@@ -58,7 +58,7 @@ inline std::shared_ptr<const Model> RandomModel(
   return RandomModel(task, text, max_length, seed, mixer);
 }
 
-// A byte-pair vocabulary whose texts begin with two tokens.
+// A byte-pair vocabulary that begins each text with two special tokens.
 inline TextSpec TwoTokensBegin() {
   auto tokenizer = nlohmann::json::parse(ReadFile("tests/golden/tokenizer/byte_fallback.json"));
   tokenizer["post_processor"]["special_tokens"]["<s>"]["ids"] = {1, 1};

@@ -417,7 +417,8 @@ class Walker {
     }
   }
 
-  // The state keeps the last width - 1 input rows, the oldest first.
+  // Computes a convolution part's contribution. The state keeps the last width - 1 input rows, the
+  // oldest first.
   void Convolve(const PackedPart& part, float* sums, float* state) {
     const auto width = static_cast<size_t>(model_.spec.stack.convolution);
     // `before`: earlier rows that an output reads. `behind`: rows from the state.

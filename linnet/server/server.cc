@@ -270,9 +270,12 @@ HttpResponse Server::Impl::NotFound(const std::string& path) const {
         404, StrCat("no model ", Quote(name),
                     suggestion.empty() ? "; GET /v1/models lists the models" : suggestion));
   }
-  const std::optional<Task> task = TaskAt(path);
-  return ErrorResponse(404, task ? StrCat("no model of the task '", task->name, "' is served here")
-                                 : StrCat("there is nothing at ", Brief(path)));
+  if (const std::optional<Task> task = TaskAt(path)) {
+    return ErrorResponse(404, StrCat("no model of the task '", task->name, "' is served here"));
+  }
+  std::vector<std::string> paths = {kModels};
+  for (const auto& [served, endpoint] : endpoints) paths.push_back(served);
+  return ErrorResponse(404, StrCat("there is nothing at ", Brief(path), Suggestion(path, paths)));
 }
 
 // Makes the checks that need only the header.
@@ -301,7 +304,9 @@ std::optional<HttpResponse> Server::Impl::Check(const HttpRequest& request) {
   // A page of another site can send this content type only after a preflight request (OPTIONS),
   // which the server refuses.
   if (!IsJson(request.Field("Content-Type"))) {
-    return ErrorResponse(415, "send JSON, with Content-Type: application/json");
+    return ErrorResponse(415,
+                         "send JSON, with the header Content-Type: application/json (curl: -H "
+                         "'Content-Type: application/json')");
   }
   if (!request.Field("Content-Encoding").empty()) {
     return ErrorResponse(400, "the body has a Content-Encoding; send the body without one");

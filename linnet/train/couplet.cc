@@ -20,7 +20,9 @@ class CoupletTask : public Task {
  public:
   explicit CoupletTask(const TrainConfig& config) : config_(config) {
     if (config.data.empty()) {
-      throw InputError("--data is missing: name a folder with train/in.txt and train/out.txt");
+      throw InputError(
+          "--data is missing: name a folder with train/in.txt and train/out.txt "
+          "('linnet data couplets' downloads one)");
     }
     CoupletSet train = LoadCouplets(config.data, CoupletSplit::kTrain);
     const CoupletSet validation = LoadCouplets(config.data, CoupletSplit::kValidation);
@@ -200,8 +202,7 @@ class CoupletTask : public Task {
 const TaskInfo kCoupletTask = {
     "couplet",
     "Train a model that writes the second line of a Chinese couplet, given the first",
-    "linnet train couplet --preset small --data couplet/regulated-verse --out "
-    "runs/couplet",
+    "linnet train couplet --preset small --data couplets/ --out runs/couplet",
     {{"report",
       "the model of a report that replicates the paper: 8 layers x 8 heads of 32, RAdam at 1e-4, "
       "20 epochs",

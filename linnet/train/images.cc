@@ -22,7 +22,9 @@ class ImagesTask : public Task {
  public:
   explicit ImagesTask(const TrainConfig& config) : config_(config) {
     if (config.data.empty()) {
-      throw InputError("--data is missing: name the folder that holds the images");
+      throw InputError(
+          "--data is missing: name the folder that holds the images "
+          "('linnet data mnist' downloads one)");
     }
     train_ = LoadImages(config.dataset, config.data, Split::kTrain);
     Keep(train_, config.train_images);

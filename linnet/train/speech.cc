@@ -45,7 +45,9 @@ class SpeechTask : public Task {
  public:
   explicit SpeechTask(const TrainConfig& config) : config_(config), bands_(Size(config.bands)) {
     if (config.data.empty()) {
-      throw InputError("--data is missing: name the folder of AN4, or a manifest");
+      throw InputError(
+          "--data is missing: name the folder of AN4 ('linnet data an4' downloads it), "
+          "or a manifest");
     }
     spec_ = BaseSpec(config);
     spec_.head.kind = HeadKind::kCategorical;

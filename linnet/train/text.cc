@@ -15,7 +15,10 @@ namespace {
 class TextTask : public Task {
  public:
   explicit TextTask(const TrainConfig& config) : config_(config) {
-    if (config.data.empty()) throw InputError("--data is missing: name a file with the text");
+    if (config.data.empty())
+      throw InputError(
+          "--data is missing: name a file with the text "
+          "('linnet data shakespeare' downloads one)");
     const std::string text = ReadFile(config.data);
     const Vocabulary vocabulary = VocabularyFor(config, text);
     text_ = vocabulary.Save(), begin_ = vocabulary.begin();

@@ -26,6 +26,7 @@ CausalLinearPlan PlanCausalLinear(const CausalLinearShape& shape,
                    : 2 * static_cast<size_t>(processors) / blocks;
       wanted = std::min(wanted, shape.length / kLeast);
     }
+    // Segments consist of units of kMostChunk positions.
     const size_t units = (shape.length + kMostChunk - 1) / kMostChunk;
     wanted = std::clamp<size_t>(wanted, 1, std::max<size_t>(1, units));
     const size_t each = std::max<size_t>(1, (units + wanted - 1) / wanted);

@@ -1,5 +1,5 @@
-// The launches of causal_linear.h (private to kernels/cuda), on any Machine that runs tile
-// programs: causal_linear.cu has one for a stream, the tests have one for the CPU. A Machine has
+// The launches of causal_linear.h (private to kernels/cuda), on any Machine that runs tile programs
+// (tile.h): causal_linear.cu has one for a stream, the tests have one for the CPU. A Machine has
 // these members:
 //
 //   Copy(to, from, bytes), Zero(to, bytes)

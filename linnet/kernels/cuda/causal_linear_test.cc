@@ -143,8 +143,8 @@ class Tensor {
 };
 
 // The largest difference relative to the largest value. The terms of all sums are near 1, so values
-// far below 1 come from cancellation and are held to an absolute tolerance. For example, with a
-// normalizer, the gradients of the first query and key are zero.
+// far below 1 come from cancellation and are held to an absolute tolerance. For example, with
+// `normalize` and no initial state, the gradient of the first query is nearly zero.
 class Difference {
  public:
   void Add(const Doubles& got, const Doubles& want) {
@@ -183,8 +183,8 @@ void CheckProblem(const Problem& p) {
   const double tolerance = kNarrow ? 1e-2 : 1e-4, state_tolerance = kNarrow ? 5e-3 : 2e-5;
   const CausalLinearShape& shape = p.shape;
   const size_t d = shape.dim, m = shape.value_dim, places = shape.batch * shape.heads;
-  // With the identity map and inputs of both signs the normalizer may vanish, and no tolerance
-  // would hold.
+  // With the identity map and inputs of both signs, a denominator may vanish, and the error has no
+  // bound.
   const bool positive = p.normalize && p.feature_map == FeatureMap::kIdentity;
   const Tensor<T> q = Tensor<T>(p, d).Fill(1, positive), k = Tensor<T>(p, d).Fill(2, positive);
   const Tensor<T> v = Tensor<T>(p, m).Fill(3, false), grad_out = Tensor<T>(p, m).Fill(4, false);

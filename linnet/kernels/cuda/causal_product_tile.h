@@ -113,7 +113,7 @@ struct ProductSizes {
   // Row strides, padded so that eight rows begin in different banks.
   static constexpr int Stride(int columns) { return columns * kSplit + 8; }
   static constexpr int kInnerStride = Stride(kInner), kOuterStride = Stride(kOuterRoom);
-  static constexpr int kExtraStride = Stride(kSlice);  // of e: phi of q (kGradQ) or k (kGradK)
+  static constexpr int kExtraStride = Stride(kSlice);  // of e: phi(q) or phi(k), for phi'
   static constexpr int kRowElements =
       2 * kInnerStride + kOuterStride + (kGradient ? kExtraStride : 0);
   static constexpr int kSumElements = kInner * kOuterStride;
@@ -122,7 +122,7 @@ struct ProductSizes {
   }
   static constexpr int kMost = 160 * 1024;  // compute capability 8.0 allows 163 kB per block
   static constexpr int kWarps = Bytes(8, 1) <= kMost ? 8 : 4;
-  static constexpr int kStages = Bytes(kWarps, 2) <= kMost ? 2 : 1;
+  static constexpr int kStages = Bytes(kWarps, 2) <= kMost ? 2 : 1;  // chunks held at a time
   static constexpr int kBytes = Bytes(kWarps, kStages);
   static_assert(kBytes <= kMost);
   static constexpr int kThreads = 32 * kWarps, kChunk = 16 * kWarps;
@@ -660,7 +660,8 @@ class CausalProduct {
       if (tile + 1 < Sizes::kColumnTiles) Multiply(out[tile + 1], left, right[1]);
     }
   }
-  // Masks a block on the diagonal: keeps the columns up to the row (in reverse: from the row on).
+  // Masks a 16 x 16 block on the diagonal: keeps the columns up to the row (in reverse: from the
+  // row on).
   LINNET_TILE void Mask(float (&square)[2][4]) const {
     const unsigned g = tile_.lane() / 4, t = tile_.lane() % 4;
     LINNET_UNROLL
@@ -788,8 +789,8 @@ class CausalProduct {
 
   // --- Sums t [kInner, kOuter] ---
 
-  // The number of the warp's tile `own`. The warps that compute the fewest blocks of the masked
-  // square are the first to get tiles.
+  // The number of the warp's tile `own`. The warps that compute the fewest 16 x 16 blocks of
+  // the masked square are the first to get tiles.
   LINNET_TILE unsigned TileOf(int own) const {
     const unsigned warp = tile_.warp();
     return (Sizes::kReverse ? Sizes::kWarps - 1 - warp : warp) * Sizes::kOwnTiles + own;
@@ -921,7 +922,7 @@ class CausalProduct {
 
   Tile& tile_;
   const CausalProductArgs<T>& args_;
-  const bool extra_;
+  const bool extra_;                       // whether the extra columns, ones and d, are used
   const unsigned places_, place_, slice_;  // a place is a head of a sequence
   const unsigned order_;                   // segment's number in the product's direction
   const unsigned n_, h_;

@@ -23,6 +23,8 @@ __global__ void __launch_bounds__(kRowThreads) EmbedKernel(EmbedArgs args) {
   EmbedTile<T>(tile, args);
 }
 
+// kParts: parts of 128 columns that a row has. The number of blocks that a multiprocessor must run
+// at once limits the registers per thread; a row of more parts needs more registers.
 template <typename T, unsigned kParts>
 __global__ void __launch_bounds__(kRowThreads, kParts <= 2   ? 9
                                                : kParts == 4 ? 7

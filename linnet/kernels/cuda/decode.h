@@ -1,5 +1,6 @@
-// A step of generation on a GPU for many sequences, all at the same position: everything except the
-// matrix products (products.h). Each Start function launches one kernel on a stream.
+// Kernels for a step of generation on a GPU, for many sequences at the same position. They compute
+// everything except the matrix products (products.h). Each Start function launches one kernel on a
+// stream.
 //
 //   StartEmbed<BFloat16>(embed, stream);
 //   products.Run(...);                              // queries, keys and values
@@ -8,8 +9,8 @@
 //   StartNorm<BFloat16>(norm, stream);  ...
 //   StartSample(sample, stream);                    // draws the next token of each sequence
 //
-// No argument changes from step to step: the position is in device memory (DecodeControl), so a
-// captured graph of one step serves all steps. The first kernel of a step copies next_position and
+// No argument changes from step to step: the position is in device memory (DecodeControl), so one
+// captured graph (graph.h) serves all steps. The first kernel of a step copies next_position and
 // next_waiting to position and waiting; the last kernel sets next_position and next_waiting for the
 // following step.
 //
@@ -41,12 +42,12 @@ struct DecodeControl {
   uint32_t known = 0;                   // tokens at positions below this are given, not drawn
   uint64_t seed = 0, first_stream = 0;  // Philox seed, and stream of sequence 0
   float temperature = 1;
-  uint32_t reference_scale = 0;  // not 0: LogisticsSamplerOptions::reference_scale
+  uint32_t reference_scale = 0;  // not 0: sets LogisticsSamplerOptions::reference_scale
 };
 
 // Embeds each sequence's token at the position that the step reads: e = values[token]. If `above`
-// is not null, above[u] is added to e, where u is the token one image row above the next position,
-// or `vocabulary` if the next position is in the first row. x is e followed by positions[position],
+// is not null, above[u] is added to e, where u is the token one image row above position + 1, or
+// `vocabulary` if position + 1 is in the first row. x is e followed by positions[position],
 // or the sum of e and positions[position], depending on position_begin.
 struct EmbedArgs {
   DecodeControl* control = nullptr;
@@ -87,8 +88,8 @@ void StartNorm(const NormArgs& args, Stream stream);
 template <typename T>
 void StartGelu(size_t n, void* x, Stream stream);
 
-// Steps each sequence and head by one position, like LinearStep() of kernels/linear_step.h with the
-// feature map elu and the normalizer. States have the layout of LinearStepShape, so they can move
+// Steps each sequence and head by one position, like LinearStep() of kernels/linear_step.h with
+// FeatureMap::kElu and `normalize`. States have the layout of LinearStepShape, so they can move
 // between CPU and GPU, with one exception: the sum of the waiting keys, which is stored beside z,
 // is neither read nor written here. SumRecentKeys() (recent_keys.h) computes this sum when a state
 // moves to the CPU.
@@ -98,7 +99,7 @@ struct DecodeStepArgs {
   float eps = 0;
   const void* in = nullptr;  // T [batch, in_stride]: queries [H, F], keys [H, F], values [H, M]
   unsigned in_stride = 0;
-  float* states = nullptr;  // `hot`, then `cold`, of sequence 0
+  float* states = nullptr;  // `hot`, then `cold` (LinearStepShape), of sequence 0
   size_t state_stride = 0;  // floats from one sequence to the next
   void* out = nullptr;      // T [batch, H, M]
 };

@@ -6,6 +6,7 @@
 namespace linnet::kernels::cuda {
 namespace {
 
+// Device::Open() looks it up to find out whether kernels were built for the GPU.
 __global__ void NothingKernel() {}
 
 std::string Version(int version) {

@@ -20,8 +20,8 @@ using Stream = void*;  // a cudaStream_t; null: the default stream
 
 struct Device {
   std::string name;
-  int major = 0, minor = 0;  // compute capability
-  int processors = 0;
+  int major = 0, minor = 0;     // compute capability
+  int processors = 0;           // multiprocessors
   size_t memory = 0, free = 0;  // bytes
 
   // Returns the current GPU. Throws CudaError if there is no GPU, if the driver is older than the

@@ -10,7 +10,7 @@
 //   StartFewHead<float>(...);
 //
 // few_sizes.h determines which models fit. Activations and sums are fp32; the layers' weights have
-// the type T. Widths (F, M, d_model, d_ff) are multiples of 8. The control block and the states are
+// the type T. Widths (F, M, d_model, d_ff) are multiples of 8. DecodeControl and the states are
 // those of decode.h.
 #ifndef LINNET_KERNELS_CUDA_FEW_H_
 #define LINNET_KERNELS_CUDA_FEW_H_
@@ -47,7 +47,7 @@ struct FewAttendArgs {
   FewInput<T> input;
   DecodeStepArgs step;                                  // `in` and `out` are not used
   const T *project = nullptr, *project_bias = nullptr;  // [H (2 F + M), d_model]: rows of q, k, v
-  const T* merge = nullptr;                             // [d_model, H M]
+  const T* merge = nullptr;                             // [d_model, H M]: output projection
   float* sums = nullptr;                                // [H, batch, d_model]
 };
 

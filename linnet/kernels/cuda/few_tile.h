@@ -32,8 +32,6 @@ using SharedOf = decltype(std::declval<Tile&>().template Shared<T>(0, 0));
 template <typename T, class Tile>
 class FewBlock {
  public:
-  static constexpr unsigned kEach = 16 / sizeof(T);
-
   LINNET_TILE FewBlock(Tile& tile, const FewInput<T>& input)
       : tile_(tile),
         input_(input),
@@ -123,6 +121,7 @@ class FewBlock {
     }
   }
 
+  // Column c of the residual stream of sequence n.
   LINNET_TILE float Residual(unsigned n, unsigned c) const {
     if (input_.embeds) {
       return EmbeddedRow(input_.embed, n, input_.embed.control->next_position).At(c);
@@ -134,6 +133,7 @@ class FewBlock {
     return s;
   }
 
+  // Writes the sequence's row of x_next.
   LINNET_TILE void Keep(const float (&s)[kColumns]) const {
     LINNET_UNROLL
     for (unsigned j = 0; j < kColumns; ++j) {
@@ -153,6 +153,7 @@ class FewBlock {
     return sum;
   }
 
+  // Layer norm of s, in place. Uses slots `slot` and `slot + 1` of Sum().
   LINNET_TILE void Normalize(unsigned slot, const float* weight, const float* bias,
                              float (&s)[kColumns]) const {
     const float width = static_cast<float>(input_.d_model);
@@ -178,7 +179,8 @@ class FewBlock {
   const SharedOf<Tile, float> y_, sums_, inner_;
 };
 
-// Like GlobalHead, but the head's query, key, value and output lie in shared memory, in this order.
+// Like GlobalHead (linear_step_tile.h), but the head's query, key, value and output lie in shared
+// memory, in this order.
 template <class Array>
 class SharedHead {
  public:

@@ -1,5 +1,5 @@
-// A non-default stream, and graphs. A graph holds kernels that are captured once and launched many
-// times, each time at the cost of one launch.
+// A non-default stream, and graphs. A graph captures a sequence of kernels once; then each Run()
+// launches all of them with one call.
 //
 //   OwnStream stream;
 //   Graph graph;

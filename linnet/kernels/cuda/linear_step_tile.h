@@ -9,7 +9,7 @@
 // values per head, eight rows of s are 512 (bf16) or 1024 (fp32) consecutive bytes. At the end, the
 // eight lanes that share columns add up their sums. In heads of up to 32 features and values, all
 // loads except those of a fold are issued at the beginning. So a warp waits for memory only twice,
-// for the control block and for these loads (docs/kernels/decode-cuda.md).
+// for DecodeControl and for these loads (docs/kernels/decode-cuda.md).
 #ifndef LINNET_KERNELS_CUDA_LINEAR_STEP_TILE_H_
 #define LINNET_KERNELS_CUDA_LINEAR_STEP_TILE_H_
 
@@ -32,7 +32,8 @@ LINNET_HOST_TILE unsigned PaddedWidth(unsigned n) {
   return (n + kStepPad - 1) / kStepPad * kStepPad;
 }
 
-// The type of the remainder of s, if s and the rows have the type T.
+// s is stored as a leading part and a remainder (linear_step.h). If the leading part and the rows
+// have the type T, the remainder has this type.
 template <typename T>
 struct RestOf {
   using Type = float;

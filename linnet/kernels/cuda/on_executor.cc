@@ -47,7 +47,7 @@ unsigned Blocks(size_t items, unsigned each) {
   return static_cast<unsigned>((items + each - 1) / each);
 }
 
-constexpr unsigned kRows = kRowThreads / kWarp;
+constexpr unsigned kRows = kRowThreads / kWarp;  // one row per warp
 
 template <typename T>
 void Multiply(const ProductShape& shape, const T* x, const T* weight, const T* bias, T* y) {

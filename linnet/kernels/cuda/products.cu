@@ -12,7 +12,7 @@
 namespace linnet::kernels::cuda {
 namespace {
 
-// Functions of the library, which is never unloaded.
+// Functions of cuBLASLt, which is loaded by the first Get() and never unloaded.
 struct Lt {
   decltype(&cublasLtCreate) create;
   decltype(&cublasLtDestroy) destroy;

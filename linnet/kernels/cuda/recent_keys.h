@@ -22,6 +22,7 @@ inline void SumRecentKeys(const LinearStepShape& shape, size_t waiting, float* h
   const float* rows = hot + shape.HotRows();
   const auto key = [&](size_t row, size_t f) {
     if (!shape.narrow) return rows[row + f];
+    // In bf16, columns c and c + 16 of a block of kPad columns are adjacent in memory.
     uint16_t bits;
     std::memcpy(&bits,
                 reinterpret_cast<const std::byte*>(rows) +

@@ -1,5 +1,5 @@
-// The embedding, the residual with layer norm, and gelu of decode.h as tile programs (tile.h). A
-// warp embeds one row; it normalizes one row, or two rows of at most 256 columns.
+// Tile programs (tile.h) of StartEmbed(), StartNorm() and StartGelu() in decode.h. In EmbedTile, a
+// warp processes one row; in NormTile, one row, or two rows of at most 256 columns.
 #ifndef LINNET_KERNELS_CUDA_ROWS_TILE_H_
 #define LINNET_KERNELS_CUDA_ROWS_TILE_H_
 
@@ -83,6 +83,7 @@ class EmbeddedRow {
   }
 
   const EmbedArgs& args_;
+  // The rows of args.values, positions and above that are added; above_ is null without `above`.
   const float *value_, *place_, *above_ = nullptr;
 };
 
@@ -111,11 +112,12 @@ struct RowOf {
 };
 
 // Rows per warp of NormTile. With two rows, the loads and sums of one row overlap those of the
-// other, and a batch of 10,000 rows of 256 columns needs so few warps that nearly all of them run
-// at once.
+// other. Also, a batch of 10,000 rows of 256 columns then needs only 5,000 warps, nearly all of
+// which run at once.
 template <unsigned kParts>
 inline constexpr unsigned kNormRows = kParts <= 2 ? 2 : 1;
 
+// Replaces each x[r] by its sum over the lanes of the warp.
 template <unsigned kRows, class Tile>
 LINNET_TILE void SumsOfWarp(Tile& tile, float (&x)[kRows]) {
   LINNET_UNROLL
@@ -125,6 +127,7 @@ LINNET_TILE void SumsOfWarp(Tile& tile, float (&x)[kRows]) {
   }
 }
 
+// Layer norm of `rows` in place. Columns beyond `width` must be 0.
 template <unsigned kRows, unsigned kParts, class Tile>
 LINNET_TILE void NormalizeRows(Tile& tile, unsigned width, float eps, const float* weight,
                                const float* bias, RowOf<kParts> (&rows)[kRows]) {
@@ -183,8 +186,10 @@ LINNET_TILE void NormTile(Tile& tile, const NormArgs& args) {
   const unsigned n = kRows * (tile.x() * (tile.threads() / kWarp) + tile.warp());
   if (n >= args.batch) return;
   const unsigned first = 4 * tile.lane(), width = args.d_model;
-  // For rows and columns that do not exist, a lane loads from another valid address instead of
-  // branching, so that no load waits for another.
+  // Calls body(r, j, at, valid) for each part j of each row r of the warp: the lane's four columns
+  // begin at element `at` of x. For columns beyond d_model (valid: false) or a row beyond the
+  // batch, `at` is another element of x, so that the loads need no branches and none of them waits
+  // for another.
   const auto each = [&](auto body) {
     LINNET_UNROLL
     for (unsigned r = 0; r < kRows; ++r) {

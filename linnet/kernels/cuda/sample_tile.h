@@ -34,8 +34,9 @@ LINNET_TILE Uniforms PhiloxUniforms(uint64_t seed, uint64_t stream, uint64_t cou
   return {uniform(x0), uniform(x1)};
 }
 
-// Draws the token at position `next` of sequence n. `shared`: byte offset of the warp's shared
-// memory, 8 bytes per mixture component.
+// Draws the token at position `next` of sequence n. Its row of args.outputs holds the logits, the
+// means and the log scales of the mixture components. `shared`: byte offset of the warp's shared
+// memory, 8 bytes per component.
 template <class Tile>
 LINNET_TILE void SampleSequence(Tile& tile, const SampleArgs& args, unsigned n, unsigned next,
                                 unsigned shared) {
@@ -52,7 +53,7 @@ LINNET_TILE void SampleSequence(Tile& tile, const SampleArgs& args, unsigned n, 
   tile.WarpBarrier();
   if (tile.lane() != 0) return;
   const Uniforms u = PhiloxUniforms(control.seed, control.first_stream + n, next);
-  double left = 0;
+  double left = 0;  // inverse CDF: u.first * the sum of weights, less the weights already passed
   for (unsigned i = 0; i < mixtures; ++i) left += weights.Get(i);
   left *= u.first;
   unsigned chosen = 0;
@@ -61,7 +62,7 @@ LINNET_TILE void SampleSequence(Tile& tile, const SampleArgs& args, unsigned n, 
     if (left < 0) break;
   }
   const double log_scale = outputs[2 * mixtures + chosen];
-  const double least = -7.0;  // kMinLogScale
+  const double least = -7.0;  // kMinLogScale of mixture_of_logistics.h
   const double scale = control.reference_scale != 0
                            ? (log_scale > 0 ? log_scale : std::expm1(log_scale)) + 1.0001
                            : std::exp(log_scale > least ? log_scale : least);
@@ -74,7 +75,7 @@ LINNET_TILE void SampleSequence(Tile& tile, const SampleArgs& args, unsigned n, 
   args.tokens[size_t{next} * args.batch + n] = static_cast<int32_t>(bounded);
 }
 
-// Sets the next step's position and number of waiting keys.
+// Sets the next step's position and number of waiting keys (DecodeControl::waiting).
 LINNET_TILE void AdvanceControl(DecodeControl* control) {
   control->next_position = control->position + 1;
   control->next_waiting = (control->waiting + 1) % control->recent_keys;

@@ -1,4 +1,4 @@
-// For tests of tile programs: launches, runs in several orders of threads, and random inputs.
+// Helpers for tests of tile programs: launches, runs in several orders of threads, random inputs.
 #ifndef LINNET_KERNELS_CUDA_TEST_UTIL_H_
 #define LINNET_KERNELS_CUDA_TEST_UTIL_H_
 
@@ -14,7 +14,7 @@
 
 namespace linnet::kernels::cuda {
 
-inline constexpr uint64_t kOrders[] = {0, 1, 2, 3};  // seeds of TileLaunch
+inline constexpr uint64_t kOrders[] = {0, 1, 2, 3};  // TileLaunch::seed: each is another order
 
 inline const TileLaunch kOneWarp{.threads = 32, .shared_bytes = 1024};
 inline const TileLaunch kTwoWarps{.threads = 64, .shared_bytes = 1024};

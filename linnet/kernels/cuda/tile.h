@@ -9,7 +9,7 @@
 //     ...
 //   }
 //
-// nvcc compiles it with DeviceTile (tile_device.cuh), whose members are a few instructions each.
+// nvcc compiles it with DeviceTile (tile_device.cuh), whose members compile to a few instructions.
 // The C++ compiler compiles it with ExecutorTile (tile_executor.h), which runs the threads of a
 // block in turn and reports races, accesses outside of shared memory and divergent barriers. So the
 // arithmetic and the synchronization of each kernel are tested on machines that have no GPU.
@@ -26,8 +26,8 @@
 //   CopyCommit()                           ends a group of this thread's copies
 //   CopyWait<pending>()                    waits until at most `pending` groups of this thread are
 //                                          under way
-//   LoadMatrix(r, shared, index)           loads four 8 x 8 matrices of bf16; lane l gives the
-//                                          index of row l % 8 of matrix l / 8 (ldmatrix.x4)
+//   LoadMatrix(r, shared, index)           loads four 8 x 8 matrices of bf16 (ldmatrix.x4); lane l
+//                                          passes the index of row l % 8 of matrix l / 8
 //   LoadMatrixTransposed(r, shared, index) the same, each matrix transposed
 //   Multiply(d, a, b)                      d += a b for a warp, bf16 -> fp32 (mma.m16n8k16)
 //   LoadStreaming(from, valid)             loads 16 bytes of global memory, zeros if not valid

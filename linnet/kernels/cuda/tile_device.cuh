@@ -1,4 +1,5 @@
-// Tile programs on a GPU (tile.h): each member is a few instructions.
+// DeviceTile, the Tile of a tile program (tile.h) on a GPU. Each member compiles to a few
+// instructions.
 //
 //   __global__ void Sum(SumArgs args) {
 //     DeviceTile tile;

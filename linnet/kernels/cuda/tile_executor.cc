@@ -21,8 +21,8 @@ using Where = std::source_location;
 
 constexpr unsigned kMaxThreads = 1024;
 constexpr size_t kMaxSharedBytes = 227 * 1024;
-constexpr unsigned kPoison = 0xff;  // NaN as float and as bf16
-constexpr uint16_t kNobody = 0xffff;
+constexpr unsigned kPoison = 0xff;    // initial bytes of shared memory: NaN as float and as bf16
+constexpr uint16_t kNobody = 0xffff;  // no thread
 
 // Numbers source locations, so that the history of each byte stores them in 16 bits.
 class Sites {
@@ -107,8 +107,8 @@ struct Thread {
 
 struct Warp {
   uint32_t epoch = 0;
-  // waits: number of threads that wait at the warp's collective operation (`collective`, at
-  // `site`). at_barrier: number that wait at a Barrier(). ended: number that have ended.
+  // Numbers of threads. waits: those that wait at the warp's collective operation (`collective`, at
+  // `site`). at_barrier: those that wait at a Barrier(). ended: those whose program has ended.
   unsigned waits = 0, at_barrier = 0, ended = 0;
   ExecutorBlock::Collective collective = ExecutorBlock::Collective::kNone;
   uint16_t site = 0;
@@ -254,7 +254,7 @@ class Block final : public ExecutorBlock {
   Sites sites_;
 
   std::array<unsigned, 3> index_{};
-  uint32_t epoch_ = 0, first_epoch_ = 0;  // now, and when the running block began
+  uint32_t epoch_ = 0, first_epoch_ = 0;  // the current epoch, and the running block's first
   unsigned at_barrier_ = 0, ended_ = 0;   // threads that wait at a Barrier(), and that have ended
   uint16_t barrier_site_ = 0;
   std::deque<uint16_t> ready_;
@@ -297,7 +297,7 @@ void Block::RunThread(unsigned thread, const std::function<void(ExecutorTile&)>&
 void Block::Unwind() {
   cancel_ = true;
   for (Thread& thread : threads_) {
-    // A thread that has not begun must not begin.
+    // Resume() would start the program of a thread that has not begun.
     if (!thread.fiber->done() && thread.begun) thread.fiber->Resume();
   }
 }

@@ -15,7 +15,8 @@
 //                 Barrier(), or a WarpBarrier() of their warp, between them. Shuffles and matrix
 //                 operations order nothing. A race is found in whatever order the threads run.
 //   uninitialized a read of shared memory that the block has not written yet
-//   divergence    a collective operation that other threads of the block or warp do not reach
+//   divergence    a collective operation that other threads of the block or warp do not reach; an
+//                 Await() of a flag that no earlier block has published
 //   copy          an access to the target of a CopyAsync() before the thread that copies has waited
 //                 for the copy; a CopyAsync() that its thread never waits for
 //
@@ -67,7 +68,8 @@ struct TileLaunch {
 // InputError for a launch that no GPU accepts; exceptions of the program pass through.
 void RunTiles(const TileLaunch& launch, const std::function<void(ExecutorTile&)>& program);
 
-// The shared memory and the threads of the block that is running (tile_executor.cc).
+// Interface to the shared memory and the threads of the running block. tile_executor.cc implements
+// it.
 class ExecutorBlock {
  public:
   enum class Collective {
@@ -83,7 +85,8 @@ class ExecutorBlock {
 
   virtual ~ExecutorBlock() = default;
   // Read and Write check an access to bytes [offset, offset + bytes) of an array, and return the
-  // address of the first one. The array is bytes [array, array + array_bytes) of shared memory.
+  // address of the first byte. The array is bytes [array, array + array_bytes) of shared memory;
+  // CheckArray checks its bounds and alignment.
   virtual const unsigned char* Read(unsigned thread, size_t array, size_t array_bytes,
                                     size_t offset, size_t bytes, size_t align, Where where) = 0;
   virtual unsigned char* Write(unsigned thread, size_t array, size_t array_bytes, size_t offset,

@@ -37,7 +37,7 @@ LINNET_TILE void SumTile(Tile& tile, const SumArgs& args) {
 }
 
 TEST(Executor, SumsOfBlocks) {
-  const std::vector<float> ones = [] {
+  const std::vector<float> ones = [] {  // 0, 1, 2, ...
     std::vector<float> x(2 * 3 * 2 * 128);
     std::iota(x.begin(), x.end(), 0.0f);
     return x;
@@ -175,7 +175,7 @@ TEST(Executor, CopyOfZeros) {
   });
 }
 
-// WarpBarrier orders the lanes of a warp, Barrier all threads.
+// A WarpBarrier orders the accesses of a warp's lanes, a Barrier those of all threads.
 TEST(Executor, OrderedByBarriers) {
   ExpectNoFault(kTwoWarps, [](ExecutorTile& tile) {
     const auto memory = tile.Shared<uint32_t>(0, 256);
@@ -206,7 +206,7 @@ TEST(Executor, ReadersMayShare) {
   });
 }
 
-// The only reads before the second write are by the writer's own warp.
+// Each warp writes, reads and overwrites its own number; WarpBarriers are enough.
 TEST(Executor, WritesAfterReadsOfTheWarp) {
   ExpectNoFault(kTwoWarps, [](ExecutorTile& tile) {
     const auto memory = tile.Shared<float>(0, 2);

@@ -38,7 +38,7 @@ void ExpectFault(const TileLaunch& launch, Fault fault, const std::vector<std::s
   }
 }
 
-// Returns shared memory that the block has written; a barrier follows the writes.
+// Writes 64 floats of shared memory, waits at a barrier, and returns the array.
 ExecutorShared<float> Written(ExecutorTile& tile) {
   const auto memory = tile.Shared<float>(0, 64);
   for (unsigned i = tile.thread(); i < 64; i += tile.threads()) memory.Set(i, 1.0f);
@@ -47,7 +47,8 @@ ExecutorShared<float> Written(ExecutorTile& tile) {
 }
 
 TEST(Faults, RaceAcrossWarps) {
-  // The order of threads decides whether the read or the write comes first.
+  // The seed decides whether the read or the write comes first, and so which one the message
+  // reports.
   ExpectFault(kTwoWarps, Fault::kRace,
               {"byte 16 of shared memory", "thread 4 ", "thread 36 ", "no barrier between"},
               [](ExecutorTile& tile) {
@@ -62,7 +63,8 @@ TEST(Faults, RaceAcrossWarps) {
   });
 }
 
-// The shuffle makes one lane run before the other, but does not order their accesses.
+// In the executor, the shuffle makes lane 3 run before lane 5. But on a GPU, a shuffle does not
+// order accesses to memory.
 TEST(Faults, MissingWarpBarrier) {
   ExpectFault(kOneWarp, Fault::kRace, {"thread 5 ", "reads byte 12 ", "thread 3 wrote"},
               [](ExecutorTile& tile) {
@@ -276,7 +278,7 @@ TEST(Faults, Copies) {
                   tile.Barrier();
                 });
               });
-  // CopyWait() does not order the copies of other threads.
+  // CopyWait() waits only for the copies of its own thread.
   ExpectFault(kOneWarp, Fault::kRace, {"thread 7 ", "reads byte 96 ", "thread 6 wrote"},
               [&](ExecutorTile& tile) {
                 Copies(tile, global, [](const auto&) {});
@@ -293,7 +295,7 @@ TEST(Faults, Copies) {
                 tile.CopyCommit();
                 tile.CopyWait<0>();
               });
-  // Reads the target of a group that may still be under way.
+  // CopyWait<2>() waits for the first of three groups; the second may still be under way.
   ExpectFault(kOneWarp, Fault::kCopy, {"thread 0 ", "reads byte 16 "}, [&](ExecutorTile& tile) {
     if (tile.thread() > 0) return;
     const auto memory = tile.Shared<float>(0, 128);

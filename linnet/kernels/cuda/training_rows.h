@@ -4,7 +4,8 @@
 //   StartAddNorm({.rows = n, .width = d, .x = product, .bias = b, .residual = r, ...}, stream);
 //
 // All pointers are to device memory and aligned to 16 bytes. Calls return before the GPU is done.
-// Sums are added in a fixed order. Start functions throw CudaError if a launch fails.
+// Sums are added in a fixed order, so equal inputs give equal results, bit for bit. Start functions
+// throw CudaError if a launch fails.
 #ifndef LINNET_KERNELS_CUDA_TRAINING_ROWS_H_
 #define LINNET_KERNELS_CUDA_TRAINING_ROWS_H_
 
@@ -32,17 +33,17 @@ struct AddNormArgs {
 };
 void StartAddNorm(const AddNormArgs& args, Stream stream);
 
-// The backward of StartAddNorm() with a norm. Writes the gradient of x, which is also the gradient
-// of residual, to grad_x and, rounded to bf16, to grad_x_narrow. Writes the gradients of weight,
-// offset and bias, which are sums over the rows, to `sums`. `x` is the sum that StartAddNorm()
-// wrote to its x.
+// The backward of StartAddNorm() with non-null weight. Writes the gradient of x, which is also the
+// gradient of residual, to grad_x and, rounded to bf16, to grad_x_narrow. Writes the gradients of
+// weight, offset and bias, which are sums over the rows, to `sums`. `x` is the sum that
+// StartAddNorm() wrote to its x.
 struct AddNormGradArgs {
   unsigned rows = 0, width = 0;
   const float *x = nullptr, *stats = nullptr, *weight = nullptr, *grad_out = nullptr;
   float* grad_x = nullptr;
   BFloat16* grad_x_narrow = nullptr;
   float* sums = nullptr;     // [3, width]: gradients of weight, offset, bias
-  float* partial = nullptr;  // AddNormGradPartial(rows, width) floats
+  float* partial = nullptr;  // workspace of AddNormGradPartial(rows, width) floats
 };
 size_t AddNormGradPartial(unsigned rows, unsigned width);
 void StartAddNormGrad(const AddNormGradArgs& args, Stream stream);
@@ -55,7 +56,7 @@ struct ColumnSumsArgs {
   size_t stride = 0;
   const T* x = nullptr;
   float* sums = nullptr;     // [width]
-  float* partial = nullptr;  // ColumnSumsPartial(rows, width) floats
+  float* partial = nullptr;  // workspace of ColumnSumsPartial(rows, width) floats
 };
 size_t ColumnSumsPartial(unsigned rows, unsigned width);
 template <typename T>

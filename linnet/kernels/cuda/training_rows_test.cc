@@ -1,4 +1,5 @@
-// The tile programs of training_rows.h on the executor, compared with plain loops in double.
+// Runs the tile programs of training_rows_tile.h on the executor and compares the results with
+// plain loops in double.
 #include "linnet/kernels/cuda/training_rows.h"
 
 #include <gtest/gtest.h>
@@ -41,6 +42,7 @@ void CheckAddNorm(unsigned rows, unsigned width) {
   auto x = Random<float>(n, 1);
   AlignedBuffer<float> out(n), stats(2 * rows), grad_x(n), sums(3 * width);
   AlignedBuffer<BFloat16> narrow(n);
+  // For many rows, at most 4 blocks, so that each warp sums several rows.
   const unsigned blocks = rows > 20 ? SumBlocks(rows, 66) : SumBlocks(rows, 1);
   AlignedBuffer<float> partial(size_t{blocks} * 3 * width);
   RunTiles({.blocks = {(rows + 3) / 4, 1, 1}, .threads = kRowThreads, .shared_bytes = 0, .seed = 3},

@@ -124,7 +124,7 @@ LINNET_TILE void AddNormGradTile(Tile& tile, const AddNormGradArgs& args, unsign
     const size_t begin = size_t{n} * width;
     const float mean = args.stats[2 * size_t{n}], scale = args.stats[2 * size_t{n} + 1];
     RowOf<kParts> normal, grad;  // normal = (x - mean) scale; grad: gradient of normal, then of x
-    float sum = 0, product = 0;
+    float sum = 0, product = 0;  // over the row: sums, then means, of grad and of grad * normal
     LINNET_UNROLL
     for (unsigned j = 0; j < kParts; ++j) {
       const unsigned c = first + 128 * j;

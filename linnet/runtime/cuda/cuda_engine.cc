@@ -43,7 +43,8 @@ kernels::cuda::Device Open() {
 
 struct CudaEngine::Impl {
   std::shared_ptr<const Model> model;
-  size_t batch = 0, position = 0, waiting = 0;  // waiting: unfolded keys of each sequence
+  // waiting: number of keys per sequence that are not in its sums yet (kernels/linear_step.h)
+  size_t batch = 0, position = 0, waiting = 0;
   std::string device;
   CudaMemory memory;
   std::unique_ptr<CudaWeights<float>> f32;
@@ -63,9 +64,11 @@ struct CudaEngine::Impl {
     }
   }
 
+  // Whether the engine computes in bf16 instead of f32.
   bool narrow() const { return model->precision() != Precision::kF32; }
+  // Number of keys that are added to the sums together.
   size_t recent_keys() const { return model->packed().layout->fold_keys; }
-  // Bytes of an image.
+  // Number of bytes of an image.
   size_t pixels() const { return static_cast<size_t>(model->spec().input.max_length) + 1; }
 
   template <typename T>
@@ -73,6 +76,7 @@ struct CudaEngine::Impl {
             std::unique_ptr<CudaWeights<T>>& weights) {
     CudaWeights<T>::CheckRuns(*model);
     const size_t count = std::clamp<size_t>(options.lanes, 1, batch);
+    // Returns the number of sequences of lane i.
     const auto of_lane = [&](size_t i) { return batch * (i + 1) / count - batch * i / count; };
     memory.weights = CudaWeights<T>::Bytes(model->spec());
     for (size_t i = 0; i < count; ++i) {
@@ -270,7 +274,8 @@ std::vector<std::pair<std::string, double>> CudaEngine::ProfileStep() {
 
 double CudaEngine::StepBytes() const {
   const ModelSpec& spec = model().spec();
-  // Bytes of a number in s and the rows, and in the remainder of s (kernels/linear_step.h).
+  // number: bytes of a number in s and in the rows of recent keys and values. rest: bytes of a
+  // number in the remainder of s (kernels/linear_step.h).
   const size_t number = impl_->narrow() ? 2 : 4, rest = impl_->narrow() ? 4 : 2;
   double sequence = 0;
   for (size_t l = 0; l < static_cast<size_t>(spec.stack.layers()); ++l) {
@@ -288,6 +293,7 @@ double CudaEngine::StepBytes() const {
 
 double CudaEngine::StepOperations() const {
   const StackSpec& stack = model().spec().stack;
+  // Multiplications per sequence, each with one addition.
   double sums = static_cast<double>(stack.d_model) * model().spec().OutputSize();
   for (size_t l = 0; l < static_cast<size_t>(stack.layers()); ++l) {
     const MixerSpec& mixer = stack.mixer(l);
@@ -344,6 +350,7 @@ void CudaEngine::SetState(const State& from_cpu) {
     }
   }
   impl.position = state.positions[0], impl.waiting = state.waiting[0];
+  // A state keeps the last `reach` tokens of a sequence, that of position t at index t % reach.
   const size_t reach = state.tokens(), from = impl.position - std::min(impl.position, reach);
   impl.ForLanes([&](CudaLane& lane, size_t first) {
     lane.WriteStates(state.data.data() + first * state.per_sequence());

@@ -40,8 +40,8 @@ inline constexpr const char* kNoCuda = "this build has no CUDA (configure with -
 struct CudaOptions {
   size_t batch = 64;
   std::optional<Precision> precision = {};  // default: the checkpoint's precision
-  // Number of lanes: parts of the batch that step on streams of their own, so that matrix products
-  // of one lane may overlap with memory traffic of another. On an H100, 1 is the fastest.
+  // Number of lanes. A lane is a part of the batch with a CUDA stream of its own, so that matrix
+  // products of one lane may overlap with memory traffic of another. On an H100, 1 is the fastest.
   size_t lanes = 1;
 };
 

@@ -1,6 +1,6 @@
 // Two programs are built from this file. cuda_engine_test runs CudaEngine on a GPU, and skips its
 // tests if there is none. cuda_engine_on_executor_test runs it on the CPU, with fewer positions.
-// The variable LINNET_MODEL names an image model to test besides the random ones.
+// The environment variable LINNET_MODEL names an image model to test besides the random ones.
 #include "linnet/runtime/cuda/cuda_engine.h"
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ ModelSpec PaperImages() {
   return spec;
 }
 
-// Grid positions, pixel_above, norm_first, gelu, ragged heads, three channels.
+// A model with grid positions, pixel_above, norm_first, gelu, odd head widths and three channels.
 ModelSpec GridOnGpu() {
   ModelSpec spec = GridImages();
   spec.stack.mixer().heads = 8;
@@ -39,7 +39,7 @@ ModelSpec GridOnGpu() {
   return spec;
 }
 
-// Heads wider than a warp, no final norm.
+// A model with heads wider than a warp and without a final norm.
 ModelSpec WideHeads() {
   ModelSpec spec = RaggedImages();
   spec.stack.mixer().heads = 2, spec.stack.mixer().query_dim = 72;
@@ -72,7 +72,7 @@ class CudaEngineTest : public testing::Test {
     }
   }
 
-  // The executor, which runs the kernels on the CPU, is slow.
+  // Whether the kernels run on the CPU (on the executor), which is slow.
   static bool Slow() { return CudaEngine::FindDevice() == "executor"; }
 
   static const std::vector<Case>& Cases() {

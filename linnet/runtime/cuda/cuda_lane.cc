@@ -29,7 +29,8 @@ constexpr size_t kFewSequences = 16;
 // Kernels take their sizes as 32-bit numbers.
 unsigned Narrowed(size_t n) { return static_cast<unsigned>(n); }
 
-// Working memory per sequence: number of floats, and number of values of type T.
+// Working memory per sequence: number of floats (and tokens, of the same size), and number of
+// values of type T.
 struct Widths {
   size_t floats = 0, numbers = 0;
   size_t wide = 0, merged = 0;  // columns of Lane::wide_ and Lane::merged_
@@ -241,7 +242,8 @@ class Lane final : public CudaLane {
     Multiply("product: feed-forward, down", layer.down, wide_.data(), branch_.data());
   }
 
-  // Adds a branch and normalizes; the result is the input of the next product or of the head.
+  // Adds a branch to the residual stream and normalizes the sum. The result is the input of the
+  // next product or of the head.
   void Norm(const T* branch, const CudaNorm& norm, const CudaNorm* next, bool head) {
     Do("residual and layer norm", [&] {
       StartNorm<T>({.batch = Narrowed(batch_),
@@ -294,8 +296,8 @@ class Lane final : public CudaLane {
             .tokens = tokens_.data()};
   }
 
-  // Enqueue() with the kernels of few.h. Branches alternate between two buffers for their groups'
-  // sums, and between two buffers for their copies of the residual stream.
+  // Starts the kernels of a step, those of few.h. Branches alternate between two buffers for their
+  // groups' sums, and between two buffers for their copies of the residual stream.
   void EnqueueFew() {
     FewInput<T> input{.embeds = true,
                       .embed = EmbedInput(),
@@ -371,6 +373,7 @@ class Lane final : public CudaLane {
   const size_t batch_, d_, length_, state_floats_;
   OwnStream stream_;
   Products products_;
+  // The plan in products_ of each Key(); matrices of the same shape share a plan.
   std::map<std::tuple<ProductType, size_t, size_t, bool>, int> plans_;
   DeviceBuffer<DecodeControl> control_;
   DeviceBuffer<int32_t> tokens_;   // [length_, batch_]
@@ -379,10 +382,11 @@ class Lane final : public CudaLane {
   DeviceBuffer<float> normed_;     // [batch_, d_], the head's input
   DeviceBuffer<float> outputs_;    // [batch_, head.out]
   DeviceBuffer<T> in_, branch_;    // [batch_, d_], a branch's input and result
-  DeviceBuffer<T> wide_, merged_;  // between the two products of a branch
-  // Uses the kernels of few.h.
+  DeviceBuffer<T> wide_, merged_;  // results of first products; outputs of heads
+  // few_: whether the lane uses the kernels of few.h. slices_: groups of a feed-forward branch.
+  // few_branch_: floats of one of the two buffers in few_sums_.
   bool few_ = false;
-  size_t slices_ = 0, few_branch_ = 0;    // groups of a feed-forward branch; floats of all groups
+  size_t slices_ = 0, few_branch_ = 0;
   DeviceBuffer<float> few_x_, few_sums_;  // [2, batch_, d_], [2, groups, batch_, d_]
   Graph one_, many_;                      // 1 step, kManySteps steps
   Profile* profile_ = nullptr;

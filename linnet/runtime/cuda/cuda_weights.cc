@@ -109,7 +109,7 @@ size_t CudaWeights<T>::Bytes(const ModelSpec& spec) {
     if (info.name == "first_value.probability") continue;  // only the CPU needs it
     size_t size = 1;
     for (const int64_t n : info.shape) size *= static_cast<size_t>(n);
-    // Of the matrices, only the head may need padding rows (CheckRuns()).
+    // Only the head may need padding rows: CheckRuns() requires multiples of 8 elsewhere.
     if (info.name.starts_with("predictor.")) {
       const auto out = static_cast<size_t>(info.shape[0]);
       size = size / out * RoundUp(out, kMultiple);

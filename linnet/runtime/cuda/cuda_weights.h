@@ -29,6 +29,8 @@ struct CudaLayer {
   size_t heads = 0, dim = 0, value_dim = 0;
   float eps = 0;           // added to the attention's denominator
   size_t state_begin = 0;  // offset of the layer's state in a sequence's state, in floats
+  // project: d_model -> queries, keys and values; merge: heads -> d_model; up: d_model -> hidden
+  // units; down: hidden units -> d_model.
   CudaMatrix<T> project, merge, up, down;
   CudaNorm norm1, norm2;
 
