@@ -48,7 +48,7 @@ double Median(std::vector<double> values) {
 }
 
 std::vector<double> MedianSeconds(const std::vector<FunctionRef<void()>>& bodies, double seconds) {
-  constexpr double kTurn = 0.02;  // seconds: far longer than clock resolution and cache refills
+  constexpr double kTurn = 0.02;  // seconds per turn: far longer than a clock tick or cache refill
   constexpr size_t kMinTurns = 5, kMaxTurns = 1000;
 
   struct Timing {
@@ -56,7 +56,7 @@ std::vector<double> MedianSeconds(const std::vector<FunctionRef<void()>>& bodies
     std::vector<double> turns;
   };
   std::vector<Timing> timings(bodies.size());
-  double round = 0;
+  double round = 0;  // seconds of one turn of each body
   for (size_t i = 0; i < bodies.size(); ++i) {
     bodies[i]();
     const Stopwatch watch;

@@ -50,8 +50,8 @@ class RelativeError {
 };
 
 struct BenchOptions {
-  int threads = 0;
-  double seconds = 1.0;
+  int threads = 0;       // 0: one per processor
+  double seconds = 1.0;  // approximate time to measure a case
   bool json = false;
 };
 void AddBenchOptions(CLI::App* verb, BenchOptions& options);

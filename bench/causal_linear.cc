@@ -1,8 +1,8 @@
 // linnet bench causal-linear: times the forward pass, and forward + backward, of the attention
-// kernel at several sequence lengths, for the bare product (phi(x) = x, no normalizer) and for the
-// product fused with feature map and normalizer. The limit is the longer of two times: computing
-// the multiply-adds at this machine's measured peak, and reading the inputs and writing the outputs
-// once.
+// kernel at several sequence lengths. Two forms are timed: the bare product (phi(x) = x, no
+// denominator), and the product fused with feature map and denominator. The limit is the longer of
+// two times: computing the multiply-adds at this machine's measured peak, and reading the inputs
+// and writing the outputs once.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -151,11 +151,11 @@ struct Case {
   }
 
   ThreadPool& pool;
-  const bool rows;  // layout "row"
+  const bool rows;  // layout (N, H, D); otherwise (H, N, D)
   const CausalLinearShape shape;
   AlignedBuffer<T> q, k, v, grad_out;
   AlignedBuffer<T> out, grad_q, grad_k, grad_v;
-  AlignedBuffer<float> kept, scratch;  // kept: results of the forward for the backward
+  AlignedBuffer<float> kept, scratch;  // kept: what the forward pass saves for the backward pass
 };
 
 template <typename T>
@@ -181,13 +181,14 @@ void Check(Case<T>& problem, const CausalLinearForm& form) {
   CheckCausalLinear(shape, form, std::is_same_v<T, BFloat16>, heads);
 }
 
-// Bytes of memory for the tensors of a problem and for the reference that checks the results.
+// Bytes of memory for the tensors of a problem and for Check(), which copies two heads to double
+// precision and keeps the reference's results of one.
 double Need(const CausalLinearBench& options, size_t length) {
   const auto n = static_cast<double>(length), d = static_cast<double>(options.dim),
              m = static_cast<double>(options.value_dim);
   const double element = options.precision == "bf16" ? 2 : 4;
   return n * static_cast<double>(options.heads) * (4 * (d + m) * element + 4) +
-         8 * n * (4 * d + 3 * m + 1);
+         8 * n * (2 * 4 * (d + m) + 4 * d + 3 * m + 1);
 }
 
 // Smallest and largest time per token of one form and pass, over all lengths.
@@ -251,6 +252,7 @@ class Measurement {
     const auto bare_both = [&] { both(0); };
     const auto fused_forward = [&] { forward(1); };
     const auto fused_both = [&] { both(1); };
+    // stream_* store through the caches, past_* bypass them. The limit uses the faster of the two.
     const auto stream_forward = [&] { problem.Stream(false, false); };
     const auto stream_both = [&] { problem.Stream(true, false); };
     const auto past_forward = [&] { problem.Stream(false, true); };
@@ -319,7 +321,7 @@ class Measurement {
   const nlohmann::ordered_json identity_;
   std::vector<Record> records_;
   Growth growth_[2][2];  // [form][pass]
-  size_t longest_ = 0;
+  size_t longest_ = 0;   // last length measured; 0: none yet
 };
 
 }  // namespace
@@ -345,7 +347,8 @@ void CheckCausalLinear(const CausalLinearShape& shape, const CausalLinearForm& f
       compare(grad_v, head.grad_v, row, twin.GradV(row, head.grad_out));
     }
   }
-  // In bf16 the results are rounded, and the backward pass also reads a rounded output.
+  // The tolerance is larger in bf16: the results are rounded, and the backward pass also reads a
+  // rounded output.
   const double tolerance = bf16 ? 2e-2 : 1e-4;
   double worst = 0;
   for (const double error : {out.value(), grad_q.value(), grad_k.value(), grad_v.value()}) {

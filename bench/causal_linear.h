@@ -21,7 +21,7 @@ struct CausalLinearBench : BenchOptions {
 };
 
 // A form of the operation. Two are timed: "bare", the product alone, and "fused", the product with
-// feature map and normalizer.
+// feature map and denominator.
 struct CausalLinearForm {
   const char* name;
   kernels::CausalLinearOptions options;
@@ -45,7 +45,7 @@ void CheckCausalLinear(const kernels::CausalLinearShape& shape, const CausalLine
 // Operations of the forward pass or, with `backward`, of forward and backward together; a
 // multiply-add counts as two. With D = dim and M = value_dim, the forward pass takes 2 D M
 // multiply-adds per position and head: D M to update the state, D M to read it. Both passes
-// together take 7 D M (equations 13 to 15 of the paper).
+// together take 7 D M (equations 13 to 15 of Katharopoulos et al. 2020).
 inline double CausalLinearFlops(const kernels::CausalLinearShape& shape, bool backward) {
   return (backward ? 14.0 : 4.0) * static_cast<double>(shape.dim * shape.value_dim) *
          static_cast<double>(shape.batch * shape.length * shape.heads);

@@ -93,6 +93,7 @@ class GpuCase {
     }
     Forward(form.options);
     Backward(form.options);
+    // Checks the first head of the first sequence and the last head of the last one.
     const size_t places = shape_.batch * shape_.heads;
     std::vector<CausalLinearHead> heads(std::min<size_t>(places, 2));
     for (size_t i = 0; i < heads.size(); ++i) {
@@ -142,7 +143,7 @@ class GpuCase {
   kernels::Strided<const T> In(const Buffer& x, size_t dim) const {
     return View<const T>(x.data(), dim);
   }
-  // One head of one sequence: place = sequence * heads + head.
+  // Copies one head of one sequence from the GPU, row-major; `place` is sequence * heads + head.
   std::vector<double> Head(const Buffer& x, size_t dim, size_t place) const {
     std::vector<T> all(x.size());
     x.Read(all.data());
@@ -155,7 +156,7 @@ class GpuCase {
     return values;
   }
 
-  const bool rows_;  // layout "row"
+  const bool rows_;  // layout (N, H, D); otherwise (H, N, D)
   const CausalLinearShape shape_;
   const int processors_;
   const unsigned segments_;
@@ -163,7 +164,7 @@ class GpuCase {
   cuda::DeviceBuffer<float> kept_, scratch_;
 };
 
-// Returns the median seconds of each body. The bodies run in turns; round 0 is a warm-up.
+// Returns the median seconds per call of each body. The bodies run in turns; round 0 is a warm-up.
 std::vector<double> GpuSeconds(std::span<const FunctionRef<void()>> bodies) {
   constexpr size_t kRounds = 7;
   std::vector<std::vector<double>> seconds(bodies.size());

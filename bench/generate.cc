@@ -69,6 +69,7 @@ double Check(Engine& engine, const Checkpoint& checkpoint, size_t batch) {
           static_cast<int32_t>(rng.Below(static_cast<uint32_t>(spec.input.vocabulary))));
     }
   }
+  // The reference reads positions as the engine does: one by one, or all in one call.
   ModelRef ref(checkpoint, engine.model());
   const ModelRef::Rows first = ref.Outputs(tokens[0], steps ? 0 : length),
                        last = ref.Outputs(tokens[batch - 1], steps ? 0 : length);

@@ -20,8 +20,8 @@ double GpuTolerance(Precision precision) { return precision == Precision::kF32 ?
 
 // Compares the outputs of steps, for the first and the last sequence of the batch, with the
 // reference (ModelRef). Returns the largest relative error of a position; throws RuntimeError if it
-// is too large. 20 positions are enough: the kernel adds keys and values to the state every 8
-// positions in fp32, every 16 in bf16 (RecentKeys() in kernels/linear_step.h).
+// is too large. 20 positions include an update of the state: the kernel adds keys and values to it
+// every 8 positions in fp32, every 16 in bf16 (RecentKeys() in kernels/linear_step.h).
 double Check(CudaEngine& engine, const Checkpoint& checkpoint) {
   const ModelSpec& spec = checkpoint.spec();
   const auto length = static_cast<size_t>(std::min(spec.input.max_length, 20));

@@ -49,8 +49,8 @@ Record Measure(const std::string& name, const Checkpoint& checkpoint, Precision 
     engine.Prefix(state, tokens, length, at_once);
   };
   prefix();
-  // Compares the single call with the steps: the double-precision reference would take hours at
-  // this length. Tests compare both with the reference at short lengths.
+  // Compares the single call with the steps, and not with the double-precision reference, which
+  // would take hours at this length. Tests compare both with the reference at short lengths.
   RelativeError error;
   for (size_t i = 0; i < at_once.size(); ++i) error.Add(at_once[i], stepped[i]);
   const double allowed = precision == Precision::kF32 ? 1e-3 : 0.1;
@@ -99,6 +99,7 @@ void Run(const PrefixBenchOptions& options) {
   };
   for (const std::string& kind : options.languages) measure(kind, RandomLanguageSpec(kind));
   if (options.languages.empty()) {
+    // The layers of the MNIST model as a model of tokens, since an image model has a fixed length.
     ModelSpec spec = RandomSpec("mnist");
     spec.task = "copy", spec.part = std::monostate(), spec.head.kind = HeadKind::kCategorical,
     spec.head.classes = spec.input.vocabulary = 128;

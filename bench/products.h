@@ -29,9 +29,9 @@ class Products {
  private:
   static constexpr size_t kRows = 128, kIn = 256, kOut = 1024;
   struct Worker {
-    AlignedBuffer<std::byte> packed, x;
-    AlignedBuffer<float> y;
-    kernels::NarrowRows rows;
+    AlignedBuffer<std::byte> packed, x;  // the packed weight matrix, and the inputs
+    AlignedBuffer<float> y;              // the outputs
+    kernels::NarrowRows rows;            // the inputs in bf16 or int8, in the memory of x
   };
   Precision precision_;
   std::vector<Worker> workers_;

@@ -95,7 +95,7 @@ Checkpoint RandomModel(const ModelSpec& spec) {
   WriteCheckpoint(path, spec, /*training=*/"", [&](const TensorInfo& info) {
     return std::span<const float>(tensors.at(info.name));
   });
-  return Checkpoint::Open(path);  // the mapping stays valid after the file is removed
+  return Checkpoint::Open(path);  // its memory mapping stays valid after the file is removed
 }
 
 }  // namespace linnet::bench

@@ -1,7 +1,7 @@
 // linnet bench scan: times forward, forward + backward and single steps of the gated recurrences at
 // several sequence lengths, with causal linear attention in the same run for comparison. The limit
-// is the longer of two times: the multiply-adds at this machine's measured peak, and one pass over
-// inputs and outputs.
+// is the longer of two times: computing the multiply-adds at this machine's measured peak, and
+// reading the inputs and writing the outputs once.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -157,8 +157,8 @@ class ScanCase {
   }
 
  private:
-  // Turns random numbers in (-1, 1) into valid inputs: negative log-decays, erase and write
-  // strengths in (0, 1), and keys of norm 1.
+  // Turns the random numbers in (-1, 1) of in_ (q, k, v, decay, erase, write) into valid inputs:
+  // negative log-decays, erase and write strengths in (0, 1), and keys of norm 1.
   void Prepare(const ScanPolicy& policy) {
     for (float& g : in_[3]) g = -0.05f * (1 + g);  // mean -0.05, as for trained gates
     if (policy.write == ScanWrite::kAdd) return;
@@ -170,7 +170,8 @@ class ScanCase {
       return;
     }
     Normalize(in_[5]);
-    for (size_t i = 0; i < in_[4].size(); ++i) {  // a = -kk, b = kk * eta
+    // In RWKV-7, erase is a = -kk and write is b = kk * eta, where kk is a key of norm 1.
+    for (size_t i = 0; i < in_[4].size(); ++i) {
       const float eta = 0.5f * (1 + in_[4][i]);
       in_[4][i] = -in_[5][i], in_[5][i] *= eta;
     }
@@ -227,7 +228,7 @@ class ScanCase {
   }
 
   ThreadPool& pool_;
-  const bool rows_;  // layout "row"
+  const bool rows_;  // layout (N, H, D); otherwise (H, N, D)
   const ScanShape shape_;
   const ScanOptions options_;
   const ScanWidths widths_;
@@ -235,7 +236,7 @@ class ScanCase {
   Buffer out_, grad_out_, kept_, forward_scratch_, backward_scratch_, state_, step_scratch_;
 };
 
-// Causal linear attention of the same shape, without feature map and normalizer.
+// Causal linear attention of the same shape, without feature map and denominator.
 class Baseline {
  public:
   Baseline(const ScanBenchOptions& options, size_t length, ThreadPool& pool)
@@ -292,6 +293,7 @@ class ScanMeasurement {
 
   void Run() {
     for (size_t length = options_.min_n; length <= options_.max_n; length *= 2) {
+      // ScanCase and Baseline have about 24 fp32 tensors [length, heads, dim].
       const double need = 4.0 * static_cast<double>(length * options_.heads * options_.dim) * 24;
       const auto there = static_cast<double>(AvailableMemory());
       if (there > 0 && need > 0.8 * there) {
@@ -323,6 +325,7 @@ class ScanMeasurement {
     const auto steps = [&] { problem.Steps(); };
     const auto bare_forward = [&] { baseline.Forward(); };
     const auto bare_both = [&] { baseline.Forward(), baseline.Backward(); };
+    // stream_* store through the caches, past_* bypass them. The limit uses the faster of the two.
     const auto stream_forward = [&] { problem.Stream(false, false); };
     const auto stream_both = [&] { problem.Stream(true, false); };
     const auto past_forward = [&] { problem.Stream(false, true); };

@@ -1,6 +1,6 @@
 // linnet bench serve: times couplet requests from many concurrent clients, or the first token of a
 // text model. The limit is the time of the engine alone: without HTTP and, for couplets, without
-// prompts.
+// reading prompts.
 #include <httplib.h>
 
 #include <unistd.h>
@@ -41,6 +41,8 @@ struct ServeBenchOptions : BenchOptions {
 constexpr ChoiceOptions kChoice = {.temperature = 0.7f, .top_p = 0.95f};
 constexpr size_t kChecked = 64;  // requests sent alone and under load; responses must match
 
+// First lines of couplets for the requests: the data set's test lines or, without --data, random
+// lines of five or seven characters.
 std::vector<std::string> FirstLines(const ServeBenchOptions& options, const CoupletTokens& tokens) {
   std::vector<std::string> lines;
   if (!options.data.empty()) {
@@ -161,11 +163,12 @@ std::string Ask(httplib::Client& client, const std::string& body) {
   return result->body;
 }
 
+// Resident memory of this process, in bytes.
 double Resident() {
   std::ifstream file("/proc/self/statm");
   double pages = 0, resident = 0;
   file >> pages >> resident;
-  return resident * 4096;
+  return resident * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
 // Sends a prompt over a new connection. Returns the milliseconds until the first token arrives.
@@ -303,6 +306,9 @@ class Load {
     }
     if (failed_ > 0) {
       throw RuntimeError("bench serve: ", failed_.load(), " requests failed, one with: ", why_);
+    }
+    if (latencies_.empty()) {
+      throw RuntimeError("bench serve: no request ended in time; give more --seconds");
     }
     std::sort(latencies_.begin(), latencies_.end());
     rate = static_cast<double>(after.generated - before.generated) / seconds;

@@ -1,5 +1,5 @@
-// linnet bench step: one recurrent step at batch 1. The limit is the time to read as many bytes as
-// the weights have, with the same threads.
+// linnet bench step: times one recurrent step at batch 1. The limit is the time to read as many
+// bytes as the weights have, with the same threads.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>

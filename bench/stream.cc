@@ -48,7 +48,7 @@ Errors Stream(size_t positions, bool narrow, bool drift, ProgressLine& progress)
   uint8_t recent = 0;
   Philox rng(/*seed=*/5, /*stream=*/drift);
   RelativeError out_error;
-  const size_t looked_at = std::max<size_t>(positions / 1000, 1);  // distance of compared outputs
+  const size_t looked_at = std::max<size_t>(positions / 1000, 1);  // compares 1 output in this many
   const auto rounded = [&](float x) { return narrow ? kernels::RoundedToBFloat16(x) : double{x}; };
   for (size_t t = 0; t < positions; ++t) {
     for (size_t i = 0; i < kDim; ++i) {

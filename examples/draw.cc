@@ -1,4 +1,5 @@
-// Prints a drawn digit as text, then another one with the same upper half: draw MODEL [SEED]
+// Draws a digit, then another one with the same upper half, and prints both as text:
+// draw MODEL [SEED]
 #include <linnet/runtime.h>
 
 #include <cstdio>

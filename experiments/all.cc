@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr double kLong = 4 * 3600, kLeast = 3600, kMost = 1e8;  // budgets, in seconds
+constexpr double kLong = 4 * 3600, kLeast = 3600, kMost = 1e8;  // seconds; "short" below kLong
 
 class All {
  public:
@@ -106,8 +106,8 @@ class All {
            Exists(fs::path(options_.at("out").get<std::string>()) / (name + ".json"));
   }
 
-  // Runs a part and returns whether it succeeded. A part that fails prints the reason itself; if a
-  // signal ended it, `why` receives the reason.
+  // Runs a part (an experiment) and returns whether it succeeded. A part that fails prints the
+  // reason itself; if a signal ended it, `why` receives the reason.
   bool Finishes(const json& part, std::string& why) {
     const std::string name = part.at("name");
     const Scope options{options_}, scope{part, &options};
@@ -122,8 +122,8 @@ class All {
     if (child.signal != 0) why = StrCat("ended by signal ", child.signal);
     const bool finished = child.exit_code == 0;
     if (finished) std::cout << child.out << std::flush;
-    // Figures from other experiments' records are redrawn in every call: the records may have
-    // changed, and drawing is fast.
+    // Parts that draw figures from other experiments' records are never marked as done: the records
+    // may change, and drawing is fast.
     if (finished && !part.contains("redraws")) state_["done"].push_back(name);
     Keep(Spent(), "");
     return finished;

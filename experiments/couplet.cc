@@ -1,5 +1,5 @@
-// linnet reproduce couplet: perplexities of couplet models on second lines, how often the lines
-// that a model writes keep the rules of couplets, and samples of these lines.
+// linnet reproduce couplet: models that write the second line of a Chinese couplet, from the first.
+// Measures their perplexity and how often their lines keep the rules of couplets; shows samples.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -51,8 +51,8 @@ json Training(const Lab& lab, const std::string& run) {
   return curve;
 }
 
-// Writes second lines for the first `count` pairs of the set, and adds them to `shown`. Returns how
-// many of them keep each rule.
+// Lets the model write second lines for the first `count` pairs, with the flags of `way` (greedy,
+// drawn, ...), and adds the first kShown to `shown`. Returns how many of them keep each rule.
 json Write(const Call& call, const std::string& model, const json& way, const CoupletSet& set,
            size_t count, json& shown) {
   const std::string name = way.at("name");

@@ -78,7 +78,7 @@ std::vector<std::string> Write(const std::string& folder, const Files& files) {
   return paths;
 }
 
-// An experiment as a verb.
+// Adds and runs the verb of an experiment.
 class Runner {
  public:
   Runner(CLI::App& app, const Experiment& experiment)

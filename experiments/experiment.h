@@ -1,4 +1,4 @@
-// The paper's experiments: each is one command that measures, draws its figures and writes a page.
+// The paper's experiments: each verb (subcommand) measures, draws its figures and writes a page.
 //
 // Experiment NAME consists of
 //   pages/NAME.json  its description: help, options, the paper's numbers, rules for valid records,
@@ -17,8 +17,8 @@
 //   "work"      default of --work, if not "runs/NAME"; if it is "", --out replaces --work
 //   "defaults"  {option: its default, instead of that in "options"}
 //   "options"   a list of {"name", "type", "help", "default", "choices", "flag": true,
-//               "excludes": "--other"} and
-//                 "range": [low, high]   of a whole number; with "real": true, of any number
+//               "excludes": "--other"}; further fields of an option:
+//                 "range": [low, high]   for a whole number; with "real": true, for any number
 //                 "many": true           may be repeated; "many": ",": a comma-separated list
 //                 "missing": TEXT        the option is required; TEXT is the error without it
 //                 "amends": true         the value names a JSON file; its content becomes a field
@@ -41,7 +41,7 @@
 
 namespace linnet::experiments {
 
-// Names of files in the folder of results, and their contents.
+// Names of files in the folder of results (--out), and their contents.
 using Files = std::vector<std::pair<std::string, std::string>>;
 
 // One call of an experiment's verb.
@@ -50,7 +50,7 @@ struct Call {
   const nlohmann::json& options;  // by name: {"steps": 100}; null: not given and no default
   const CLI::App& verb;
   const Lab& lab;
-  Files* pictures;  // receives the pictures (not plots) that `measure` makes
+  Files* pictures;  // receives the images that `measure` draws; plots are drawn later
 
   // An option's value; `otherwise` if it was not given.
   template <class T>

@@ -34,8 +34,8 @@ json ByKind(const json& records, const json& kinds) {
   return sorted;
 }
 
-// The methods: {"name", "left_out", "time": exponent of N, "memory": exponent}, with null for a
-// missing value.
+// The methods: {"name", "left_out": the first length not measured and why, "time" and "memory": the
+// exponents of N in their growth}. A missing value is null.
 json Methods(const json& records, const json& sorted) {
   json methods = json::array();
   for (const json& record : records) {

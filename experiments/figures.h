@@ -5,8 +5,8 @@
 //       "series": [{"each": "rows", "label": E, "x": E, "y": E, "style": "points"}]}]}
 //
 // T is a template and E an expression (page.h). A figure, panel or series with "each" is drawn once
-// for each element at that path, whose fields are then in scope ("each" may also be a list, see
-// ForEach). A series without points is left out. Further fields of a series: "style" ("line",
+// for each element at that path; the element's fields are then in scope ("each" may also be a list,
+// see ForEach). A series without points is left out. Further fields of a series: "style" ("line",
 // "points" or "both"; default: "line"), "color" (index into the palette), "pale" (thin, in a pale
 // color), "dotted", and "legend": false.
 //

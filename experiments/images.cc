@@ -27,7 +27,7 @@ using nlohmann::json;
 
 namespace {
 
-// The options that a plan stores. Later calls in the plan's folder may change only the last one.
+// The options that a plan (see ImageLab) stores. Later calls may change only the last, "threads".
 const std::vector<std::string> kPlanned = {"scale",       "budget", "steps",  "precision",
                                            "pixel-above", "seed",   "threads"};
 // Seconds. Networks of the paper's size are timed only if more than this is left of the budget.
@@ -166,7 +166,7 @@ class ImageLab {
     const bool tiny = plan_.at("scale") == "tiny", paper = plan_.at("scale") == "paper";
     const bool by_time = call_.about.at("by_time"), budget = !plan_.at("budget").is_null();
     double images = tiny ? 10 : call_.about.at("most_test_images").get<double>();
-    if (budget) {  // limits measuring to a small part of the budget
+    if (budget) {  // so few that their bits/dim takes a small part of it
       const double affordable = ParseSeconds(plan_.at("budget")) / (by_time ? 30 : 3);
       images = std::clamp(std::floor(affordable), 10.0, images);
     }
@@ -194,7 +194,7 @@ std::string Trainings(const json& about, const json& record) {
 }
 
 // The methods trained in a record, each with its "run". If throughputs were measured, only methods
-// that have them, with "speed" (of the trained network) and "sized" (of the paper's size).
+// that have them: "speed" of the trained network, "sized" of a network of the paper's size.
 json Rows(const json& about, const json& record) {
   json rows = json::array();
   for (json& row : MethodsRun(about.at("methods"), record.at("runs"))) {
@@ -361,7 +361,7 @@ void MeasureSamples(const Call& call, json& record) {
 void DeriveSamples(const json& about, json& values) {
   values["methods"] = WithRuns(Shown(about), values.at("methods"));
   values["trainings"] = Trainings(about, values);
-  // The difference to the nearest image means little among few images.
+  // The page omits its table of variety for few images, where the nearest one means little.
   values["varied"] = values.value("count", 0) >= kColumns;
 }
 

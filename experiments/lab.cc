@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr int kBlock = 5,
-              kTimedBlocks = 3;  // updates per block; timed blocks, after one block for warm-up
+              kTimedBlocks = 3;  // updates per block; blocks timed (one more runs first)
 
 void Append(std::vector<std::string>& arguments, const json& value) {
   if (value.is_array()) {

@@ -1,5 +1,5 @@
-// Runs verbs of linnet for an experiment. A folder keeps the results until the experiment has
-// written its page, so that an interrupted experiment can resume. Trainings stay in the folder.
+// Runs verbs of linnet (train, eval, ...) for an experiment. A folder keeps the results until the
+// page is written, so that an interrupted experiment can resume. Trainings stay in the folder.
 //
 //   Lab lab("figure2", "runs/figure2");
 //   const double each = lab.SecondsAnUpdate("linear", "linear", flags);
@@ -53,7 +53,7 @@ class Lab {
                          const std::vector<std::string>& flags) const;
 
   // Trains in the subfolder `name`, or resumes its run, up to `steps` updates. Returns {"steps",
-  // "training_seconds", "epochs", "parameters", "peak_memory", "curve": as CurveOf() makes it}.
+  // "training_seconds", "epochs", "parameters", "peak_memory", "curve": see CurveOf() in record.h}.
   nlohmann::json Train(const std::string& label, const std::string& name,
                        const std::vector<std::string>& flags, int64_t steps,
                        const std::vector<std::string>& curve) const;

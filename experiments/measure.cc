@@ -31,7 +31,7 @@ void Plan(const json& training, const Scope& scope, std::vector<Planned>& method
     double steps = Evaluate(wanted, {seconds, &inner});
     if (!budget.is_null()) {
       const double round = equal_time ? static_cast<double>(methods.size()) * planned.seconds
-                                      : together;  // budget, in seconds, for one update of each
+                                      : together;  // seconds of the budget per update
       steps = std::min(steps, share * ParseSeconds(budget) / round);
       if (steps < least) {
         throw InputError("--budget ", budget.get<std::string>(), " is too little: ", least,

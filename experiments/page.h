@@ -4,11 +4,11 @@
 //   {{date}}                a value by its path: a string; an integer below 1000 as it is; another
 //                           number by Digits(); null as a dash
 //   {{rate / first.rate}}   an expression, see Evaluate()
-//   {{loss|%.2e}}           a number in a printf format, or a value as Format() in page.cc shows it
+//   {{loss|%.2e}}           a number in a printf format, or in a named one of Format() in page.cc
 //   {{{text}}}              unescaped; otherwise | < > ` and control characters become '?'
-//   {{#rows}}...{{/rows}}   the text between, once for each element of a list, whose fields are
-//                           then in scope; once if the value is true, a string, a number or an
-//                           object (but not "" or 0); {{.}} is the element or value itself
+//   {{#rows}}...{{/rows}}   the text between, once for each element of a list; once if the value is
+//                           true, a string, a number or an object (but not "" or 0). Their fields
+//                           are then in scope, and {{.}} is the element or value itself
 //   {{#rows|, }}...         the same, with ", " between the elements
 //   {{^rows}}...{{/rows}}   the text between if the value is false, null, empty, zero or missing
 //   {{#a = b}}...{{/a = b}} the text between if the value of a is the text b; {{^a = b}} if not

@@ -92,7 +92,7 @@ TEST(Evaluate, Expressions) {
   const Scope inner{own, &scope};
   EXPECT_EQ(Evaluate("runs.0.loss", inner), 1);
   EXPECT_EQ(Evaluate("runs.1.loss", inner), nullptr);
-  // Arithmetic with null gives null, as does a field of null, or of an element that is not there.
+  // Arithmetic with null gives null, as does a field of null, or of an element beyond a list's end.
   for (const char* text : {"none * 2", "none.field", "3 / none", "max(empty)", "curve.7.0"}) {
     EXPECT_EQ(value(text), nullptr) << text;
   }

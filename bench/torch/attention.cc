@@ -93,6 +93,7 @@ MixerSpec SpecOf(const Method& method, bool causal) {
           .lsh_chunk = kChunk};
 }
 
+// A forward and a backward pass of one method: pass(inputs) returns the output and the gradients.
 struct Pass {
   Pass(const Method& method, const Options& options)
       : method(method),
@@ -134,7 +135,8 @@ struct Pass {
   }
 
   LshRounds Rounds() const {
-    torch::manual_seed(kSeed);  // as in operator(), where the mixer draws its planes first
+    // The planes of operator(): the mixer draws them first after the same seed.
+    torch::manual_seed(kSeed);
     return {torch::randn({method.rounds, kDim, kBuckets / 2}), kBuckets, kChunk};
   }
 
@@ -258,7 +260,7 @@ ordered_json MeasureOne(const Method& method, int64_t length, int64_t batch,
   // Long passes vary little, so one measurement is enough.
   const int repeats =
       once > 10 ? 1 : static_cast<int>(std::clamp(options.seconds / once, 3.0, 100.0));
-  limits.Measure();
+  limits.Measure();  // a warm-up, like the first of several passes
   if (repeats > 1) seconds.clear();
   limits.Clear();
   for (int i = 0; i < std::max(repeats, 3); ++i) {
@@ -353,6 +355,8 @@ struct Curve {
   ordered_json left_out = ordered_json::array();
 };
 
+// Measures a method at all lengths, each in a child process, in `budget` bytes of memory. Calls
+// begins() before each measurement, and says() with a line of text if lengths are left out.
 Curve MeasureMethod(const Method& method, const Options& options, double budget,
                     const std::function<void(int64_t length, int64_t batch)>& begins,
                     const std::function<void(const std::string&)>& says) {

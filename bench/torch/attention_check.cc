@@ -163,7 +163,7 @@ class LshHead {
         as_query[static_cast<size_t>(c)] += own.grads[n] * Scale() * At(k_, own.keys[n], d_)[c];
       }
     }
-    std::set<int64_t> near = {i};
+    std::set<int64_t> near = {i};  // positions that may attend to i
     for (const Round& round : rounds_) {
       const auto& members = round.members[static_cast<size_t>(round.bucket[Index(i)])];
       near.insert(members.begin(), members.end());
@@ -220,6 +220,7 @@ class LshHead {
 
   int64_t length_, d_, m_;
   bool causal_;
+  // g_: gradient of the output; k_: the normalized queries; norm_: the length of each query.
   Vector q_, v_, g_, k_, norm_;
   std::vector<Round> rounds_;
 };
@@ -286,7 +287,7 @@ double LinearError(const AttentionProblem& problem, const AttentionResult& resul
     const Tensor out = Head(result.out, batch, head), grad_q = Head(result.grad_q, batch, head),
                  grad_k = Head(result.grad_k, batch, head),
                  grad_v = Head(result.grad_v, batch, head);
-    if (!problem.causal) {  // all rows share two sums, so autograd can check every row
+    if (!problem.causal) {  // all rows share two sums, so autograd checks every row at low cost
       q.requires_grad_(), k.requires_grad_(), v.requires_grad_();
       const auto phi = [](const Tensor& x) { return torch::where(x > 0, x + 1, x.exp()); };
       const Tensor phi_q = phi(q), phi_k = phi(k);

@@ -11,7 +11,7 @@
 
 namespace linnet::bench {
 
-// fp32, [batch, positions, heads, dim].
+// All tensors are fp32, [batch, positions, heads, dim].
 struct AttentionProblem {
   torch::Tensor q, k, v, grad_out;
   bool causal = true;
@@ -28,10 +28,10 @@ struct AttentionResult {
 double SoftmaxError(const AttentionProblem& problem, const AttentionResult& result);
 double LinearError(const AttentionProblem& problem, const AttentionResult& result);
 
-// The hashing of Reformer attention; chunks are in positions.
+// The hashing of Reformer attention.
 struct LshRounds {
-  torch::Tensor planes;  // [rounds, dim, buckets / 2]
-  int64_t buckets = 64, chunk = 32;
+  torch::Tensor planes;              // random directions, [rounds, dim, buckets / 2]
+  int64_t buckets = 64, chunk = 32;  // chunk: in positions
 };
 // In the heads that LshError() checks, redraws each query that lies so close to a bucket boundary
 // that rounding would decide its bucket. Call it before the computation.

@@ -118,7 +118,7 @@ void SetTf32(bool on) { at::globalContext().setAllowTF32CuBLAS(on); }
 struct Method {
   const char* name;
   int rounds;             // of hashing (LSH); 0 for other methods
-  bool quadratic, plain;  // work grows with N^2; in unfused libtorch operations
+  bool quadratic, plain;  // quadratic: work grows with N^2; plain: in unfused libtorch operations
 };
 constexpr Method kMethods[] = {{"linear", 0, false, false}, {"linear-plain", 0, false, true},
                                {"softmax", 0, true, false}, {"softmax-plain", 0, true, true},
@@ -178,7 +178,7 @@ std::vector<Tensor> Inputs(int64_t batch, int64_t length, torch::TensorOptions o
 double Error(const Attention& attention, const Method& method, torch::Dtype dtype) {
   torch::manual_seed(kSeed);
   constexpr int64_t kLength = 300;
-  std::vector<Tensor> there, here;
+  std::vector<Tensor> there, here;  // inputs on the GPU, and on the CPU in double precision
   for (const Tensor& x : Inputs(2, kLength, {})) {
     const Tensor rounded = x.detach().to(dtype);
     there.push_back(rounded.to(torch::kCUDA).requires_grad_(x.requires_grad()));
@@ -228,6 +228,7 @@ void MeasureMethod(const Method& method, const std::string& precision,
       LeaveOut(StrCat(method.name, " in ", precision, " from N = ", length), failure);
       break;
     }
+    // q, k, v, the output and the gradients of all four; with LSH, no k.
     const double tensors = method.rounds > 0 ? 6 : 8;
     const double in_and_out = (dtype == torch::kFloat32 ? 4.0 : 2.0) * tensors *
                               static_cast<double>(length * kHeads * kDim);
@@ -396,6 +397,7 @@ void MeasureTraining(const TrainOptions& options, const std::string& attention,
   optimizer.Check();
   const double d = spec.stack.d_model, wide = spec.stack.d_ff;
   const double rows = static_cast<double>(batch) * static_cast<double>(length);
+  // The layers' products with weights: 2 operations per weight and row forward, 4 backward.
   const double flops = 6 * rows * spec.stack.layers() * (4 * d * d + 2 * d * wide);
   ordered_json identity = {{"dataset", options.dataset},
                            {"attention", attention},
@@ -414,8 +416,8 @@ void MeasureTraining(const TrainOptions& options, const std::string& attention,
   if (options.profile) identity["kernels"] = Profile(step);
   if (options.graph) {
     try {
-      // A graph cannot capture Begin(), which copies the step's size and decay from the host. So
-      // Begin() runs once before, and the graph captures only Finish().
+      // Optimizer::Step() is Begin() and Finish(). A graph cannot capture Begin(), which copies the
+      // step's size and decay from the host. So Begin() runs once before the capture.
       const auto repeated = [&] {
         forward();
         value.backward();
@@ -432,8 +434,8 @@ void MeasureTraining(const TrainOptions& options, const std::string& attention,
   }
 #endif
   const double limit = flops / ProductRate(precision);
-  // "checked" is false, since only finite gradients are required here. ops_gpu_test compares the
-  // results.
+  // "checked" is false: this function checks only that gradients are finite (optimizer.Check()).
+  // linnet/ops/ops_gpu_test.cc compares results.
   records.push_back(Record("train", 1e3 * seconds, "ms", 1e3 * limit, false, identity));
   if (!options.json) PrintTraining(records.back());
 }
@@ -456,17 +458,22 @@ void BenchAttention(const AttentionOptions& options) {
   };
   const std::vector<std::string> precisions =
       options.precisions.empty() ? std::vector<std::string>{"fp32"} : options.precisions;
+  std::string wrong;  // the last message about a wrong result; the other methods are still timed
   for (const std::string& precision : precisions) {
     for (const Method& method : kMethods) {
       if (!asked(method)) continue;
       try {
         MeasureMethod(method, precision, options, bandwidth, records);
+      } catch (const RuntimeError& failure) {
+        wrong = failure.what();
+        LeaveOut(StrCat(method.name, " in ", precision), failure);
       } catch (const std::exception& failure) {
         LeaveOut(StrCat(method.name, " in ", precision), failure);
       }
     }
   }
   if (options.json) std::cout << ordered_json(records).dump(1) << "\n";
+  if (!wrong.empty()) throw RuntimeError(wrong);
 }
 
 void BenchTrain(const TrainOptions& options) {

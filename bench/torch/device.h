@@ -1,4 +1,5 @@
-// Benchmarks of training on a GPU. They need only libtorch, so a build with LINNET_PLAIN has them.
+// Benchmarks of training on a GPU. They need only libtorch, so a build with LINNET_PLAIN
+// (docs/gpu.md) has them.
 #ifndef BENCH_TORCH_DEVICE_H_
 #define BENCH_TORCH_DEVICE_H_
 

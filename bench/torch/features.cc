@@ -39,8 +39,8 @@ struct MapCurve {
   double slope = 0;  // of log error against log features
 };
 
-// Measures the error of attention with random features against equation 3 of the paper with the
-// exact similarity: relative, as the root mean square over draws of the features.
+// Measures the relative error of attention with random features, as the root mean square over draws
+// of the features. The exact value is equation 3 of the paper with the exact similarity.
 void Measure(const FeaturesBenchOptions& options, MapCurve& curve) {
   torch::NoGradGuard no_grad;
   torch::manual_seed(options.seed);
@@ -70,6 +70,7 @@ void Measure(const FeaturesBenchOptions& options, MapCurve& curve) {
     curve.features.push_back(static_cast<double>(features));
     curve.error.push_back(error);
   }
+  // Fits the slope by least squares.
   const auto count = static_cast<double>(curve.features.size());
   double x = 0, y = 0, xx = 0, xy = 0;
   for (size_t i = 0; i < curve.features.size(); ++i) {

@@ -56,6 +56,7 @@ class Chunks {
       return x.view({n, length / size_, size_, heads, -1}).permute({0, 3, 1, 2, 4});
     };
     const Tensor q = cut(in.q) * options_.scale, k = cut(in.k);
+    // reads_q = q e^c, writes = k e^(c_C - c), last = c_C; with the delta rule, reads_k = β k e^c
     Tensor v = cut(in.v), c, reads_q = q, reads_k, writes = k, last;
     if (options_.decay != ScanDecay::kNone) {
       c = cut(in.decay).cumsum(3);

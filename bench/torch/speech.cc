@@ -28,12 +28,13 @@ namespace {
 
 using torch::Tensor;
 
-constexpr int64_t kPhonesASecond = 7;  // about the speaking rate in AN4
+constexpr int64_t kPhonesASecond = 7;  // about the speaking rate in AN4, a data set of speech
 constexpr double kFramesASecond = 100;
 
 struct SpeechBenchOptions {
   std::vector<std::string> methods = {"linear", "full", "reformer", "lstm"};
-  double from = 8, to = 240, total = 240;  // seconds: shortest, longest utterance; audio per batch
+  // In seconds: the shortest and the longest utterance, and the audio of a batch.
+  double from = 8, to = 240, total = 240;
   std::string precision = "fp32";
   int threads = 0;
   bool json = false;
@@ -61,6 +62,7 @@ ModelSpec SpecOf(const std::string& method, int64_t positions) {
   return spec;
 }
 
+// A batch of random utterances of equal length.
 struct Problem {
   Tensor frames, lengths, phones, phone_lengths;
 };
@@ -71,6 +73,7 @@ Problem Make(const ModelSpec& spec, int64_t batch, int64_t positions, int64_t ph
           torch::full({batch}, phones, torch::kInt64)};
 }
 
+// The mean CTC loss of an utterance, given the network's logits.
 Tensor OfLogits(const Tensor& logits, const Problem& problem) {
   return nn::CtcNats(torch::log_softmax(logits, 2), problem.phones, problem.lengths,
                      problem.phone_lengths)
@@ -189,7 +192,7 @@ Record Measure(const std::string& method, double seconds, const SpeechBenchOptio
     network.push_back(split.network), loss.push_back(split.loss);
     if (whole.Seconds() > 60) break;
   }
-  const double heard = seconds * static_cast<double>(batch);
+  const double heard = seconds * static_cast<double>(batch);  // seconds of audio in the batch
   const double rows = static_cast<double>(batch * positions);
   const double needed = 3 * rows * MultiplyAdds(spec, static_cast<double>(positions));
   return {.name = "speech",

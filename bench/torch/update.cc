@@ -58,7 +58,7 @@ void Check(SequenceModel& model, const std::string& precision) {
       parameter.mutable_grad().reset();
     }
   }
-  // Errors are relative to the norm of a gradient, since single elements may be near zero.
+  // Errors of gradients are relative to a gradient's norm, since single elements may be near zero.
   const double tolerance = precision == "bf16" ? 0.05 : 1e-3;
   double worst = std::abs(loss[0] - loss[1]);
   for (size_t i = 0; i < gradients[0].size(); ++i) {
@@ -147,7 +147,7 @@ Record Measure(const std::string& precision, const UpdateBenchOptions& options) 
     update.push_back(watch.Seconds() - after_backward);
   };
 
-  // The parts of a layer, each timed separately, forward and backward.
+  // The parts of a layer are timed separately, forward and backward.
   const ops::Precision p = ops::PrecisionNamed(precision);
   const int64_t heads = spec.stack.mixer().heads, dim = spec.stack.mixer().query_dim;
   const int64_t d = spec.stack.d_model, wide = spec.stack.d_ff;

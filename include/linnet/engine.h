@@ -36,7 +36,7 @@ struct EngineOptions {
   int threads = 0;  // 0: one per processor available to this process
 };
 
-// Steps one model. Owns its threads and its scratch memory. One call at a time.
+// Steps one model. Owns its threads and its scratch memory. Allows only one call at a time.
 class LINNET_API Engine {
  public:
   explicit Engine(std::shared_ptr<const Model> model, const EngineOptions& options = {});
@@ -58,12 +58,12 @@ class LINNET_API Engine {
 
   // Reads `length` tokens of each sequence in one pass over the layers: tokens [batch, length];
   // outputs is empty, [batch, output_size] (last position only) or [batch, length, output_size].
-  // Linear attention runs its chunked kernel, or steps if its feature map is rff. Errors as for
-  // Step.
+  // Linear attention runs its chunked kernel; if its feature map is rff, it runs single steps.
+  // Errors as for Step.
   void Prefix(State& state, std::span<const int32_t> tokens, size_t length,
               std::span<float> outputs);
 
-  // Prefix() with the bits of Step(): outputs and state are those of one call of Step() for each
+  // As Prefix(), but outputs and state are bit-identical to those of one call of Step() for each
   // position. The weights are read once, so a few positions take little longer than one step. (A
   // model without recurrent state saves nothing: it reads all its tokens again for each position.)
   void Steps(State& state, std::span<const int32_t> tokens, size_t length,

@@ -1,4 +1,4 @@
-// Exceptions. A message is one line with the place, the fault and the remedy.
+// Exceptions. A message is one line: where the error is, what is wrong, and what to do.
 //
 //   try {
 //     auto model = linnet::Model::Open(path);

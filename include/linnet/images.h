@@ -21,10 +21,11 @@ struct SampleOptions {
   uint64_t seed = 0;
   // Image i draws from stream first_stream + i of the seed, whatever batch it is in.
   uint64_t first_stream = 0;
-  // Divides the mixture's logits and multiplies the logistics' scales: 1 gives the trained density,
-  // values near 0 the mean of the most likely component.
+  // The model predicts a mixture of logistics. The temperature divides the mixture's logits and
+  // multiplies the logistics' scales: 1 gives the trained density, values near 0 the mean of the
+  // most likely component.
   float temperature = 1.0f;
-  // A logistic with log-scale s has the scale elu(s) + 1.0001 instead of exp(s), as in
+  // True: a logistic with log-scale s has the scale elu(s) + 1.0001 instead of exp(s), as in
   // fast-transformers' sampler.
   bool reference_scale = false;
   size_t batch = 64;  // images generated together
@@ -42,7 +43,8 @@ LINNET_API std::vector<uint8_t> SampleImages(Engine& engine, size_t count,
 LINNET_API std::vector<uint8_t> CompleteImages(Engine& engine, std::span<const uint8_t> images,
                                                size_t known, const SampleOptions& options = {});
 
-// For programs that show an image while it is drawn: one byte at a time, with an engine's Step().
+// A program that shows an image while it is drawn calls DrawByte() and an engine's Step() for each
+// byte:
 //
 //   std::vector<uint8_t> image = {DrawByte(model, {}, 0, 0, options)};
 //   while (image.size() < bytes) {

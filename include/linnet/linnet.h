@@ -29,7 +29,7 @@
  * Ownership. The caller frees each object that a function returns, with the ..._free() of its type,
  * which accepts NULL. Exception: the result of linnet_transcriber_transcript() belongs to its
  * transcriber. Objects may be freed in any order: engines and transcribers keep their model alive.
- * A string belongs to the object passed to the function that returned it, and is valid until that
+ * A returned string belongs to the object that was passed to the function, and is valid until that
  * object is freed.
  *
  * Threads. Any number of threads, and engines, may use one model at once. An engine, a state or a

@@ -33,7 +33,8 @@ struct ModelOptions {
 // engines in any threads may share a model.
 class LINNET_API Model {
  public:
-  // Throws InputError naming the file and the fault, or the mixer kind that this runtime lacks.
+  // Throw InputError. Its message names the file and the fault, or a mixer kind that the engine
+  // does not support. FromMemory() reads the bytes of a model file; `label` stands for its path.
   static std::shared_ptr<const Model> Open(const std::string& path,
                                            const ModelOptions& options = {});
   static std::shared_ptr<const Model> FromMemory(std::span<const std::byte> bytes,
@@ -60,7 +61,7 @@ class LINNET_API Model {
   std::optional<size_t> most_positions() const;
   // Images: the probability of each value of the first byte; empty for other tasks.
   std::span<const float> first_value() const;
-  // Speech: each band's mean and standard deviation over the corpus; empty if each utterance is
+  // Speech: each mel band's mean and standard deviation over the corpus; empty if each utterance is
   // normalized by its own statistics.
   std::span<const float> input_mean() const;
   std::span<const float> input_deviation() const;

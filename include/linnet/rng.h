@@ -79,7 +79,7 @@ class Philox {
 
   uint64_t seed_, stream_, counter_;
   std::array<uint32_t, 4> block_{};
-  int used_ = 4;
+  int used_ = 4;  // number of results of block_ that Next() has returned; 4: none is left
 };
 
 // A uniformly random permutation of 0 .. n-1 (Fisher-Yates), determined by the generator.

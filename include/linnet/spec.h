@@ -24,6 +24,8 @@
 
 namespace linnet {
 
+// The similarity of q and k in attention of kind "kernel", with D the dimension of q. kSoftmax:
+// exp(q . k / sqrt(D)). kPolynomial2: (q . k / sqrt(D) + 1)^2. kRbf: exp(-|q - k|^2 / (2 sqrt(D))).
 enum class Similarity : uint8_t { kSoftmax, kPolynomial2, kRbf };
 // kPublished: Kitaev et al. 2020. kSimple: fast-transformers' variant, where buckets only sort the
 // positions and do not limit which keys a query sees.
@@ -170,7 +172,7 @@ struct HeadSpec {
   HeadKind kind = HeadKind::kLogistics;
   // kLogistics: number of components. Outputs: their logits, means and log-scales, in this order.
   int mixtures = 10;
-  int classes = 0;  // kCategorical
+  int classes = 0;  // kCategorical: number of outputs
   // The value embedding is the head's weight matrix times sqrt(d_model), which saves memory if the
   // vocabulary is large. Needs text, the categorical head and value_embedding = d_model.
   bool tied = false;
@@ -255,9 +257,9 @@ LINNET_API bool operator==(const ModelSpec& a, const ModelSpec& b);
 LINNET_API void Validate(const ModelSpec& spec, const std::string& where = "model");
 
 // JSON: one flat object of names and values. If the mixers differ, the field "pattern" lists one
-// flat object per mixer. FromJson also reads files of the first version and leaves absent fields at
-// their defaults. It throws InputError, with a message that begins with `where`, on unknown fields
-// and invalid values.
+// flat object per mixer. `indent` is in spaces; -1 writes a single line. FromJson also reads files
+// of the first version and leaves absent fields at their defaults. It throws InputError, with a
+// message that begins with `where`, on unknown fields and invalid values.
 LINNET_API std::string ToJson(const ModelSpec& spec, int indent = -1);
 LINNET_API ModelSpec FromJson(const std::string& json, const std::string& where);
 

@@ -33,11 +33,11 @@ class LINNET_API Drafter {
   virtual std::vector<int32_t> Guess(std::span<const int32_t> text, size_t count,
                                      const ChoiceOptions& choice, Philox rng) = 0;
 };
-// Draws from a small model, for a larger one. Throws InputError if their vocabularies differ. The
-// engine must outlive the drafter.
+// Returns a drafter that draws its guesses from a small model, for a larger one. Throws InputError
+// if their vocabularies differ. The engine must outlive the drafter.
 LINNET_API std::unique_ptr<Drafter> MakeDrafter(Engine& small, const Model& large);
-// Guesses the tokens that followed the previous occurrence of the text's last four tokens (prompt
-// lookup).
+// Returns a drafter that guesses the tokens that followed the previous occurrence of the text's
+// last four tokens (prompt lookup).
 LINNET_API std::unique_ptr<Drafter> MakeRepeater();
 
 struct TextOptions {

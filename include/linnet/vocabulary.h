@@ -77,10 +77,10 @@ class LINNET_API Vocabulary {
   TextUnit unit_;
   std::vector<int32_t> begin_ = {kEnd};
   int32_t end_ = kEnd;
-  std::vector<char32_t> characters_;
-  std::unordered_map<char32_t, int32_t> tokens_;
-  std::string json_;
-  std::shared_ptr<const Tokenizer> tokenizer_;
+  std::vector<char32_t> characters_;              // characters_[i] is token kFirst + i
+  std::unordered_map<char32_t, int32_t> tokens_;  // the token of each character
+  std::string json_;                              // the tokenizer.json of a byte-pair vocabulary
+  std::shared_ptr<const Tokenizer> tokenizer_;    // made from json_
 };
 
 }  // namespace linnet

@@ -1,5 +1,5 @@
-// A cache-line-aligned, zero-initialized array of a trivially copyable type. It can be moved; a
-// copy needs an explicit Copy(), because states and weights often take megabytes.
+// A cache-line-aligned, zero-initialized array of a trivially copyable type. It can be moved, but
+// copied only by an explicit Copy(): weights and recurrent states often take megabytes.
 //
 //   AlignedBuffer<float> scratch(rows * cols);
 //   AlignedBuffer<float> twin = scratch.Copy();
@@ -26,7 +26,7 @@ inline constexpr size_t kCacheLine = 64;
 constexpr size_t RoundUp(size_t n, size_t step) { return (n + step - 1) / step * step; }
 
 // Bytes of a huge page. Arrays of at least 2 * kHugePage bytes request huge pages: a batch of
-// states would span thousands of 4 kB pages, and accesses to it would miss the TLB.
+// recurrent states would span thousands of 4 kB pages, and accesses to it would miss the TLB.
 inline constexpr size_t kHugePage = size_t{2} << 20;
 
 template <typename T>

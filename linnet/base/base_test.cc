@@ -133,7 +133,7 @@ TEST(ThreadPool, RethrowsAndStaysUsable) {
   EXPECT_EQ(ran, 2);
 }
 
-// Sleeping workers must wake: the pool idles for longer than it spins.
+// Workers that sleep must wake. They sleep after idling for 5 ms, which is longer than they spin.
 TEST(ThreadPool, WakesAfterIdling) {
   ThreadPool pool(2);
   std::atomic<int> ran{0};

@@ -1,5 +1,5 @@
-// LINNET_HIDDEN keeps a class nested in an exported class out of the exported symbols of
-// liblinnet.so.
+// LINNET_HIDDEN marks a class that is nested in an exported class: liblinnet.so then does not
+// export the symbols of the nested class.
 //
 //   struct LINNET_HIDDEN Engine::Impl { ... };
 #ifndef LINNET_BASE_HIDDEN_H_

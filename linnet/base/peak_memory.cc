@@ -26,8 +26,8 @@ int64_t AvailableMemory() {
   for (std::string line; std::getline(info, line);) {
     if (line.starts_with("MemAvailable:")) available = int64_t{1024} * std::stoll(line.substr(13));
   }
-  // Applies the container's limit; control groups of version 1 and of version 2 have different
-  // files for it. Without a limit, memory.max contains the text "max", which reads as 0.
+  // Applies the container's limit. Control groups of version 2 and of version 1 keep it in different
+  // files. Without a limit, memory.max contains the text "max", for which number() returns 0.
   const auto number = [](const char* path) {
     int64_t value = -1;
     std::ifstream(path) >> value;
@@ -46,12 +46,13 @@ int64_t AvailableMemory() {
 
 int64_t MachineMemory() {
 #ifdef __EMSCRIPTEN__
-  return int64_t{2} << 30;  // as linked (-sMAXIMUM_MEMORY); sysconf() reports the memory in use
+  return int64_t{2} << 30;  // link option -sMAXIMUM_MEMORY; sysconf() reports the memory in use
 #else
   return int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
 #endif
 }
 
+// On Linux, writing 5 to this file resets VmHWM.
 void ResetPeakMemory() { std::ofstream("/proc/self/clear_refs") << 5; }
 
 }  // namespace linnet

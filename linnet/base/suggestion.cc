@@ -31,7 +31,7 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 
 std::string Suggestion(std::string_view given, const std::vector<std::string>& names) {
   std::string best;
-  size_t least = std::max<size_t>(2, given.size() / 3) + 1;
+  size_t least = std::max<size_t>(2, given.size() / 3) + 1;  // only a smaller distance qualifies
   for (const std::string& name : names) {
     // The difference in length is a lower bound on the distance. Testing it first saves work for a
     // long `given`.

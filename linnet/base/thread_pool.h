@@ -67,7 +67,7 @@ class ThreadPool {
   std::mutex error_mutex_;
   std::exception_ptr error_;
   std::atomic<bool> stop_{false};
-  alignas(kCacheLine) std::atomic<uint32_t> generation_{0};  // counts calls of Run()
+  alignas(kCacheLine) std::atomic<uint32_t> generation_{0};  // Run() and Stop() increment it
   alignas(kCacheLine) std::atomic<uint32_t> arrived_{0};     // workers at the current barrier
   alignas(kCacheLine) std::atomic<uint32_t> barrier_{0};     // counts completed barriers
   alignas(kCacheLine) std::atomic<uint32_t> sleeps_{0};

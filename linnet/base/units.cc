@@ -53,7 +53,7 @@ std::string FormatCount(double count) { return WithPrefix(count, ""); }
 std::string FormatBytes(double bytes) { return WithPrefix(bytes, " ") + "B"; }
 
 double ParseSeconds(const std::string& text) {
-  // Digits, or digits, a point and digits. std::strtod() would accept other forms too.
+  // Accepts digits with an optional fraction (90, 1.5). std::strtod() would accept other forms too.
   const auto digits_end = [&](size_t begin) {
     return std::min(text.find_first_not_of("0123456789", begin), text.size());
   };

@@ -5,7 +5,8 @@
 namespace linnet {
 namespace {
 
-// Whether a code point is printable (IsPrintable()). U+2028 and U+2029 separate lines.
+// Whether a code point is printable in the sense of IsPrintable(). The line separators U+2028 and
+// U+2029 are not.
 bool Shows(char32_t c) {
   const auto in = [c](char32_t low, char32_t high) { return c >= low && c <= high; };
   return !(c < 0x20 || in(0x7f, 0x9f) || c == 0x061c || in(0x200e, 0x200f) || in(0x2028, 0x202e) ||

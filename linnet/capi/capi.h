@@ -32,7 +32,7 @@ struct linnet_model {
 
   std::shared_ptr<const linnet::Model> model;
   std::string spec;                              // JSON
-  std::optional<linnet::Vocabulary> vocabulary;  // text models only
+  std::optional<linnet::Vocabulary> vocabulary;  // only of models whose tokens are text
 };
 
 struct linnet_engine {

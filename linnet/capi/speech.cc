@@ -46,8 +46,8 @@ Transcriber& TranscriberOf(linnet_engine& engine, size_t beam) {
   return own->transcriber;
 }
 
-// A caller's samples. Like ReadAudio(), throws InputError if a sample is NaN, infinite or too
-// large.
+// A caller's samples. Like ReadAudio() (tasks/speech/audio.h), throws InputError if a sample is
+// NaN, infinite or too large.
 std::span<const float> Samples(const float* samples, size_t count) {
   constexpr float kLoudest = 1e6f;
   const auto given = Array(samples, count, "samples");

@@ -52,7 +52,8 @@ class Rate {
  public:
   // Returns the line; "" in the first second, since short work needs no progress.
   std::string Line(uint64_t done, uint64_t total) {
-    // The rate is measured from this moment, since a download may resume in the middle or restart.
+    // Measures the rate from the first call on, since a resumed download begins with `done` > 0. If
+    // the download restarts, `done` falls, and the measurement begins again.
     if (first_ == kNone || done < first_) {
       first_ = done;
       start_ = Clock::now();
@@ -70,7 +71,7 @@ class Rate {
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr uint64_t kNone = ~uint64_t{0};
-  uint64_t first_ = kNone;
+  uint64_t first_ = kNone;  // bytes at start_
   Clock::time_point start_{};
 };
 

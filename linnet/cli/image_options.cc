@@ -35,7 +35,8 @@ void AddDrawingOptions(CLI::App* verb, DrawingOptions& options) {
             "Sampling temperature (below 1: closer to the most likely image)", Between(0.0, 10.0));
   AddOption(verb, "--sampler", options.sampler, "NAME",
             "Distribution to sample from. density: the trained one; reference: a wider one, as in "
-            "fast-transformers (logistics with the scale elu(s) + 1.0001 instead of exp(s))",
+            "fast-transformers (for the model's output s, logistics have the scale elu(s) + 1.0001 "
+            "instead of exp(s))",
             CLI::IsMember({"density", "reference"}));
   AddBatchOption(verb, options.batch);
 }

@@ -24,6 +24,7 @@
 
 namespace linnet::cli {
 
+// Adds --data, with the help text `data_help`, --dataset and --split.
 void AddDatasetOptions(CLI::App* verb, DatasetOptions& options, const std::string& data_help);
 
 struct DrawingOptions {
@@ -31,8 +32,8 @@ struct DrawingOptions {
   std::string sampler = "density";    // or "reference" (--sampler)
   std::optional<uint64_t> seed = {};  // if missing, ToSampleOptions() sets a random one
   float temperature = 1.0f;
-  size_t batch = 64;
-  int scale = 4;  // an image pixel becomes scale x scale pixels of the PNG
+  size_t batch = 64;  // images drawn at the same time
+  int scale = 4;      // an image pixel becomes scale x scale pixels of the PNG
 };
 void AddDrawingOptions(CLI::App* verb, DrawingOptions& options);
 void AddBatchOption(CLI::App* verb, size_t& batch);
@@ -65,6 +66,7 @@ void CheckSheet(const ModelSpec& spec, const std::string& model, size_t count, i
                 const DrawingOptions& options);
 
 // Prints a summary of the sampling: one line, or JSON that begins with the fields of `record`.
+// `what`: what was drawn, for the line, such as "images". `file`: the model's file.
 void PrintDrawn(nlohmann::ordered_json record, const std::string& what, size_t count,
                 double seconds, const std::string& file, const Drawer& drawer,
                 const DrawingOptions& options, bool json);

@@ -143,10 +143,10 @@ void AddOptions(CLI::App& app, Options& options) {
   AddOption(&app, "--to", options.to, "X", "End of the x range, in the same form as --from");
   app.add_flag("--log-x", options.curves.log_x, "A logarithmic x axis");
   app.add_flag("--log-y", options.curves.log_y, "A logarithmic y axis");
-  AddOption(
-      &app, "--smooth", options.curves.smooth, "N",
-      "Smooth training curves over N records (1: not at all; default: depends on their number)",
-      CLI::Range(1, 10'000).description(""));
+  AddOption(&app, "--smooth", options.curves.smooth, "N",
+            "Smooth training curves over N records (1: not at all; default: depends on the number "
+            "of records)",
+            CLI::Range(1, 10'000).description(""));
   AddOption(&app, "--title", options.curves.title, "TEXT", "Title of the figure");
   AddRepeated(
       app, "--label", options.curves.labels,

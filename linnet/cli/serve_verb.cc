@@ -32,7 +32,7 @@ struct Options {
   server::ServerOptions server;
   server::BatcherOptions batcher = {.threads = 0, .sequences = 0};
   double memory_mb = 512, snapshots_mb = 64, folder_mb = 1000, grace = 30;
-  std::string key_file;
+  std::string key_file;  // holds the API key; "": none
   std::optional<Precision> precision;
   bool quiet = false;
 };
@@ -50,6 +50,7 @@ std::string CheckedKey(const std::string& text, const std::string& where) {
   return key;
 }
 
+// Returns the API key of --api-key-file or, without it, of LINNET_API_KEY; "" if neither is set.
 std::string KeyOf(const Options& options) {
   if (!options.key_file.empty()) {
     return CheckedKey(ReadFile(options.key_file, 1 << 12), options.key_file);
@@ -62,7 +63,7 @@ std::string KeyOf(const Options& options) {
   return CheckedKey(key, "LINNET_API_KEY");
 }
 
-// The URL path of the requests to models of a task; null: they cannot be served.
+// The URL path that answers requests to models of this task; null if they cannot be served.
 const char* ServedPath(const std::string& task_name) {
   const auto task = FindTask(task_name);
   return task ? task->path : nullptr;
@@ -82,11 +83,13 @@ void CheckName(const std::string& path, const std::string& name) {
   }
 }
 
+// Starts the batcher of a model. Throws InputError if --memory is too small for its sequences.
 server::Served Serve(const std::shared_ptr<const Model>& model, const std::string& name,
                      const Options& options) {
   server::BatcherOptions how = options.batcher;
   how.snapshots.bytes = options.snapshots_mb * 1e6;
   how.snapshots.folder_bytes = options.folder_mb * 1e6;
+  // The number of sequence states that fit into --memory.
   const size_t fit = Scheduler::Fitting(*model, options.memory_mb * 1e6);
   if (how.sequences == 0) how.sequences = std::min<size_t>(fit, 256);
   if (how.sequences == 0 || how.sequences > fit) {
@@ -184,8 +187,8 @@ void RunUntilSignal(server::Server& server, const sigset_t& signals, double grac
   if (draining.joinable()) draining.join();
 }
 
-// Raises the limit of open descriptors. Each connection needs one, and many systems allow only
-// 1,024 unless a program asks for more.
+// Raises the process's limit of open file descriptors. Each connection needs one, and many systems
+// allow only 1,024 unless a program asks for more.
 void AllowDescriptors(size_t connections) {
   constexpr rlim_t kOthers = 256;  // descriptors that are not connections
   rlimit limit{};
@@ -242,8 +245,8 @@ void AddServeVerb(CLI::App& app) {
       R"(Couplet models answer POST /v1/couplets, text models POST /v1/completions (OpenAI's API).
 Models of other tasks cannot be served. Without MODEL, serves the models that ship with linnet. The
 server also answers GET /healthz, /metrics (for Prometheus) and /v1/models.
-A snapshot is a model's state after the beginning of a prompt. Later prompts that begin with the
-same tokens continue from it.
+Snapshots are a prefix cache: a snapshot is a model's state after the beginning of a prompt, and
+later prompts that begin with the same tokens continue from it.
 SIGTERM stops the server after the running requests. If LINNET_API_KEY is set in the environment or
 --api-key-file is given, /v1 and /metrics require that key.)",
       "  linnet serve\n"
@@ -254,7 +257,7 @@ SIGTERM stops the server after the running requests. If LINNET_API_KEY is set in
       "-d '{\"model\": \"shakespeare\", \"prompt\": \"ROMEO:\", \"stream\": true}'\n");
   auto options = std::make_shared<Options>();
   verb->add_option("-m,--model,MODEL", options->models,
-                   "Models, as PATH or NAME=PATH: files, or folders of runs")
+                   "Models, as PATH or NAME=PATH; a PATH is a model file or the folder of a run")
       ->type_name("")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   server::ServerOptions& server = options->server;
@@ -268,8 +271,8 @@ SIGTERM stops the server after the running requests. If LINNET_API_KEY is set in
       ->capture_default_str();
   verb->add_option("--api-key-file", options->key_file, "File that holds the API key")
       ->type_name("FILE");
-  AddOption(verb, "--memory", options->memory_mb, "MB", "Memory for sequence states, per model",
-            Between(0.001, 1e7));
+  AddOption(verb, "--memory", options->memory_mb, "MB",
+            "Memory for the states of running sequences, per model", Between(0.001, 1e7));
   AddOption(verb, "--sequences", options->batcher.sequences, "N",
             "Maximum number of concurrent sequences per model; 0: as many as --memory holds, at "
             "most 256",
@@ -285,7 +288,7 @@ SIGTERM stops the server after the running requests. If LINNET_API_KEY is set in
   AddOption(verb, "--snapshot-folder-size", options->folder_mb, "MB",
             "Maximum size of --snapshot-folder", Between(0, 1e9));
   AddOption(verb, "--max-candidates", server.limits.candidates, "N",
-            "Largest n of a request: candidates for a first line, or texts for a prompt",
+            "Largest n that a request may have: second lines of a couplet, or texts per prompt",
             Between(1, 1024));
   AddOption(verb, "--max-tokens", server.limits.tokens, "N",
             "Largest max_tokens that a text request may have; the prompt does not count",

@@ -12,8 +12,9 @@
 namespace linnet::cli {
 
 void ShortenSpinning() {
-  // By default, libgomp's waiting threads spin for milliseconds. If another process wants the
-  // processor, this multiplies the run time. On an idle machine, some microseconds are enough.
+  // By default, libgomp's waiting threads spin for milliseconds. If another process needs the same
+  // cores, the spinning multiplies the run time. On an idle machine, some microseconds of spinning
+  // are enough.
   constexpr const char* kSpinCount = "10000";
   if (getenv("OMP_WAIT_POLICY") == nullptr) setenv("GOMP_SPINCOUNT", kSpinCount, /*overwrite=*/0);
 }

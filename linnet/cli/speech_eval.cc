@@ -47,20 +47,20 @@ void AddSpeechEval(CLI::App& app) {
   CLI::App* verb =
       AddVerb(app, "eval", "Measure the phone error rate of a speech model",
               "The error rate is the number of substitutions, insertions and deletions, divided by "
-              "the number of\nphones in the transcripts.",
+              "the number of\nphones in the correct transcripts.",
               "  linnet eval models/phones.safetensors --data data/an4\n"
               "  linnet eval models/phones.safetensors --data words.jsonl --dictionary cmudict\n");
   auto options = std::make_shared<SpeechEvalArguments>();
   AddModelArgument(verb, options->model);
   AddOption(verb, "--data", options->data, "PATH",
-            "AN4's folder, or a manifest file (docs/speech.md)");
+            "Folder of the AN4 corpus, or a manifest file (docs/speech.md)");
   AddOption(verb, "--split", options->split, "NAME", "Part of AN4: train, validation or test");
   AddOption(verb, "--dictionary", options->dictionary, "FILE",
-            "Pronouncing dictionary of the manifest's words");
+            "Pronouncing dictionary for the manifest's words");
   AddOption(verb, "--limit", options->limit, "N", "Maximum number of utterances (default: all)",
             Between(1, 100'000'000));
-  AddOption(verb, "--beam", options->beam, "N", "Beam size, in prefixes (1: the most likely path)",
-            Between(1, 1000));
+  AddOption(verb, "--beam", options->beam, "N",
+            "Beam size of the CTC decoding (1: the most likely path)", Between(1, 1000));
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);

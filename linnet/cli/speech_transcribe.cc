@@ -201,7 +201,7 @@ than a frame then gives no phones and no error.)",
   verb->add_flag("--causal", options->causal,
                  "Transcribe sound as it arrives, with a causal model");
   AddOption(verb, "--beam", options->beam, "N",
-            "Beam size, in prefixes (1: the most likely path); not with --causal",
+            "Beam size of the CTC decoding (1: the most likely path); not with --causal",
             Between(1, 1000));
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);

@@ -91,7 +91,7 @@ Traditional characters that the model does not know are read in their simplified
             Between(1, 1000));
   AddOption(
       verb, "--beam", options->how.beam, "N",
-      "Beam size of the search (1: greedy); without --draw, also the maximum number of candidates",
+      "Beam size of the search (1: greedy), and maximum number of candidates; unused with --draw",
       Between(1, 1000));
   verb->add_flag("--draw", options->draw,
                  "Sample candidates instead of searching for the most likely ones");

@@ -75,7 +75,7 @@ void AddEval(CLI::App& app) {
   recall   accuracy of the recalled values, over newly drawn sequences
   text     bits per token over a text
   couplet  perplexity per character of second lines
-  speech   phone error rate over AN4's test set or the recordings of a manifest)",
+  speech   phone error rate over the test set of the AN4 corpus, or over a manifest's recordings)",
               "  linnet eval models/digits.safetensors --data data/mnist\n"
               "  linnet eval models/digits.safetensors --data data/mnist --limit 100 --json\n"
               "  linnet eval runs/copy/model.safetensors --show 3\n"
@@ -86,7 +86,7 @@ void AddEval(CLI::App& app) {
   AddModelArgument(verb, options->model);
   AddDatasetOptions(
       verb, options->from,
-      "Data set: a folder; for text, a file; for speech, AN4's folder or a manifest file");
+      "Data set: a folder; for text, a file; for speech, the AN4 corpus or a manifest file");
   AddOption(verb, "--limit", options->limit, "N",
             "Maximum number of images, windows of text, couplets or utterances (default: all); for "
             "copy and recall, the number of drawn sequences (default: 200 and 256)",
@@ -97,9 +97,9 @@ void AddEval(CLI::App& app) {
   AddOption(verb, "--show", options->show, "N",
             "Print the first N sequences and the model's answers (copy, recall)", Between(0, 1000));
   AddOption(verb, "--dictionary", options->dictionary, "FILE",
-            "Pronouncing dictionary of the manifest's words (speech)");
+            "Pronouncing dictionary for the manifest's words (speech)");
   AddOption(verb, "--beam", options->beam, "N",
-            "Beam size, in prefixes; 1: the most likely path (speech)", Between(1, 1000));
+            "Beam size of the CTC decoding; 1: the most likely path (speech)", Between(1, 1000));
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->threads);
   AddJsonFlag(verb, options->json);

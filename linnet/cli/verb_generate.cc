@@ -25,6 +25,7 @@ struct GenerateArguments {
   DeviceKind device = DeviceKind::kCpu;
 };
 
+// The value of "ended_by" in the JSON.
 const char* Name(TextEnd end) {
   switch (end) {
     case TextEnd::kTokens:
@@ -124,12 +125,12 @@ void AddGenerate(CLI::App& app) {
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   AddOption(
       verb, "--draft", options->draft, "MODEL",
-      StrCat("Speculative decoding: a smaller model with the same vocabulary, whose guesses "
-             "the model checks several at a time; '",
+      StrCat("Speculative decoding: a smaller model with the same vocabulary guesses tokens, "
+             "and the model checks several at a time; '",
              kRepeats,
-             "': the guesses are the tokens that followed the last tokens earlier in the text. "
-             "The text stays the same. Worth trying with models larger than the caches; "
-             "slower with small ones"));
+             "': no second model; the guesses are the tokens that followed an earlier occurrence "
+             "of the last four tokens (prompt lookup). The text stays the same. Worth trying with "
+             "models larger than the CPU's caches; slower with small ones"));
   AddOption(verb, "--draft-tokens", options->how.guesses, "N",
             "Maximum number of tokens that --draft guesses at a time", Between(1, 64))
       ->needs("--draft");

@@ -304,13 +304,14 @@ void Run(const ImportArguments& options) {
   Print(options, model, source.spec.has_value(), first_value);
 }
 
-// Adds the attention options.
+// Adds the options that describe the model's attention.
 void AddAttentionOptions(CLI::App* verb, ImportArguments& options) {
   MixerSpec& attention = options.choices.attention;
   const auto about = [&](CLI::Option* option) {
     options.about_model.push_back(option);
     return option;
   };
+  // For an option that applies only to the kinds that `takes` accepts.
   const auto of_kinds = [&](CLI::Option* option,
                             const std::function<bool(const MixerInfo&)>& takes) {
     options.about_kind.push_back({about(option), takes});

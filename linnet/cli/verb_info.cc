@@ -52,6 +52,8 @@ void PrintFields(const ordered_json& value, const std::string& name) {
   std::cout << "  " << std::left << std::setw(20) << name << " " << Shown(value) << "\n";
 }
 
+// Parses the training record. Returns null if there is none, or if it is unreadable; `fault` then
+// says why.
 ordered_json ParseTraining(const std::string& text, std::string& fault) {
   fault.clear();
   if (text.empty()) return nullptr;

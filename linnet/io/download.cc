@@ -32,7 +32,7 @@ struct Descriptor {
   int fd = -1;
 };
 
-// True if the checksum of the file is not known.
+// Whether `hash` is the file's checksum. True if that checksum is not known.
 bool HasChecksum(const RemoteFile& file, const Sha256& hash) {
   return file.sha256.empty() || hash.Hex() == file.sha256;
 }
@@ -42,7 +42,7 @@ bool HasChecksum(const RemoteFile& file, const Sha256& hash) {
 class PartFile {
  public:
   explicit PartFile(const std::string& path) : path_(path) {
-    // Before Open() got the lock, its previous holder may have renamed or removed the opened file.
+    // Tries again if another process renamed or removed the file before Open() locked it.
     while (!Open()) file_.Close();
     std::byte block[1 << 16];
     while (true) {
@@ -212,8 +212,8 @@ Attempt TryMirror(const RemoteFile& file, const std::string& url, PartFile& part
   return Request(file, url, part, options, hooks);
 }
 
-// Creates a folder if it is missing. At the end of the scope, removes a folder that it created if
-// nothing is in it.
+// Creates a folder if it is missing. The destructor removes the folder if the constructor created
+// it and it is empty.
 class NewFolder {
  public:
   explicit NewFolder(const std::string& path) : path_(path) {

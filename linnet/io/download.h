@@ -27,7 +27,7 @@ struct RemoteFile {
 struct DownloadOptions {
   std::vector<std::string> mirrors;  // URLs of folders, http or https, in order of preference
   bool force = false;                // replace an existing file that has another checksum
-  int connect_seconds = 20;          // both as in HttpRequest (http.h)
+  int connect_seconds = 20;          // timeouts; see HttpRequest in http.h
   int stall_seconds = 30;
 };
 

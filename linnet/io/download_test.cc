@@ -325,7 +325,7 @@ TEST_F(DownloadTest, TheNextMirrorContinuesATruncatedTransfer) {
     if (request.path.starts_with("/bad/")) {
       return Reply{Head("200 OK", Length(content_.size())) + content_.substr(0, 5000)};
     }
-    if (request.path.starts_with("/worse/")) {  // does not even announce the length
+    if (request.path.starts_with("/worse/")) {  // this mirror does not announce the length
       return Reply{Head("206 Partial Content", "Content-Range: bytes 5000-49999/50000\r\n") +
                    content_.substr(5000, 2000)};
     }
@@ -443,7 +443,7 @@ TEST_F(DownloadTest, UnwritableFoldersAndFiles) {
               AllOf(StartsWith("input: "), HasSubstr("cannot create this folder")));
   EXPECT_THAT(ErrorOf([&] { Download(file_, dir_ / "file", {}, {}); }), StartsWith("input: "));
   EXPECT_THAT(ErrorOf([&] { Download(file_, dir_ / "new", {}, {}); }), HasSubstr("no mirror"));
-  EXPECT_FALSE(std::filesystem::exists(dir_ / "new"));  // nothing was downloaded
+  EXPECT_FALSE(std::filesystem::exists(dir_ / "new"));  // removed: nothing was downloaded
   EXPECT_THAT(ErrorOf([&] { Download(file_, "/proc", {}, {}); }),
               AllOf(StartsWith("input: "), HasSubstr("/proc/a.gz.part: cannot be written")));
   if (geteuid() != 0) {  // root can write everywhere

@@ -24,7 +24,8 @@ namespace {
 
 std::string ErrorText(int error) { return std::generic_category().message(error); }
 
-// The message for a path that does not exist: suggests a similar name in the folder that lacks it.
+// The message for a path that does not exist. Finds the first missing component of the path and
+// suggests a similar name from its parent folder.
 std::string NoSuchFile(const std::string& given) {
   if (given.empty()) return "the name of the file is empty; give one";
   const std::filesystem::path path(given);
@@ -42,7 +43,7 @@ std::string NoSuchFile(const std::string& given) {
   }
   std::sort(names.begin(), names.end());
   const std::string suggestion = Suggestion(missing.string(), names);
-  const bool folder = parent / missing != path;
+  const bool folder = parent / missing != path;  // a folder is missing, not only the file
   return StrCat(given, ": no such file",
                 folder ? StrCat("; there is no folder ", (parent / missing).string()) : "",
                 suggestion.empty() ? "; check the path" : suggestion);
@@ -235,8 +236,8 @@ void AtomicFile::Commit() {
   temporary_.clear();
   LeaveSlot(slot_);
 
-  // The rename is durable once its folder is synced. Some file systems cannot sync a folder
-  // (EINVAL), and a folder may be writable but not readable; in both cases it is left unsynced.
+  // The rename is durable once the target's folder is synced. The folder stays unsynced if its file
+  // system cannot sync folders (EINVAL), or if the folder is not readable.
   const std::filesystem::path folder = std::filesystem::path(target_).parent_path();
   const Descriptor parent{
       open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};

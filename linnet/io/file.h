@@ -1,4 +1,4 @@
-// Files: memory-mapped, read whole, and replaced atomically.
+// Maps files into memory, reads whole files, and replaces files atomically.
 //
 //   MappedFile weights("digits.safetensors");         // weights.bytes()
 //   std::string config = ReadFile("run.json");
@@ -38,8 +38,9 @@ class MappedFile {
 // larger than max_bytes.
 std::string ReadFile(const std::string& path, size_t max_bytes = size_t{1} << 30);
 
-// Reads a whole regular file from a folder that other users can write to. Throws InputError if the
-// path is a link, a pipe or a device, is unreadable, or is larger than max_bytes.
+// Like ReadFile(), but safe in a folder that other users can write to: accepts only a regular file.
+// Throws InputError if the path is a link, a pipe or a device, is unreadable, or is larger than
+// max_bytes.
 std::string ReadRegularFile(const std::string& path, size_t max_bytes);
 
 // Replaces `path` atomically: Write() fills PATH.tmp.<pid>, Commit() renames it. Without Commit()

@@ -39,7 +39,7 @@ struct Transfer {
   const HttpRequest& request;
   HttpSink& sink;
   HttpResult result = {};
-  int64_t range_begin = -1;
+  int64_t range_begin = -1;  // start of the response's range; -1: none
   bool begun = false, ended_by_sink = false;
   std::exception_ptr thrown = nullptr;
 
@@ -73,7 +73,8 @@ struct Transfer {
   static size_t OnHeader(char* data, size_t, size_t size, void* self) {
     auto& transfer = *static_cast<Transfer*>(self);
     const std::string_view header(data, size);
-    if (header.starts_with("HTTP/")) transfer.range_begin = -1;  // discards the range of a redirect
+    // A status line begins a new response, for example after a redirect.
+    if (header.starts_with("HTTP/")) transfer.range_begin = -1;
     if (const int64_t first = RangeBegin(header); first >= 0) transfer.range_begin = first;
     return size;
   }

@@ -12,7 +12,7 @@ namespace {
 template <typename json>
 json Parse(std::string_view text, int max_depth, std::string& fault) {
   fault.clear();
-  std::vector<std::set<std::string>> keys;  // so far, of each enclosing object
+  std::vector<std::set<std::string>> keys;  // the keys read so far, for each open object
   // After a fault nothing more is stored, so a malicious text cannot build a deeply nested value.
   const auto check = [&](int depth, typename json::parse_event_t event, json& parsed) {
     if (!fault.empty()) return false;

@@ -1,5 +1,4 @@
-// Strict JSON parsing of files from people and programs: unlike nlohmann's parser, rejects
-// duplicate keys and limits nesting.
+// Strict JSON parsing: unlike nlohmann's parser, it rejects duplicate keys and limits nesting.
 //
 //   std::string fault;
 //   nlohmann::json object = ParseJson(text, 8, fault);

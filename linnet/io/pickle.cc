@@ -10,8 +10,9 @@
 namespace linnet {
 namespace {
 
-// Maximum size of a pickle. A state_dict takes about 150 bytes per tensor. Each byte of a malicious
-// pickle can create a value that takes about 100 bytes of memory.
+// Maximum size of a pickle: enough for a state_dict of about 28 000 tensors, which take about 150
+// bytes each. The limit bounds memory: each byte of a malicious pickle can create a value that
+// takes about 100 bytes.
 constexpr size_t kMaxBytes = size_t{4} << 20;
 constexpr size_t kMaxRank = 16;
 // A pickle must have at least this many bytes per tensor; torch.save writes more. Without the limit
@@ -574,9 +575,9 @@ class Pickle::Machine {
     return true;
   }
 
-  static constexpr PickleRef kNowhere = UINT32_MAX;
+  static constexpr PickleRef kNowhere = UINT32_MAX;  // an empty memo entry
 
-  Pickle& p_;
+  Pickle& p_;  // the result
   std::string_view text_;
   const std::string& where_;
   size_t at_ = 0;

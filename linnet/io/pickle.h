@@ -7,7 +7,7 @@
 //
 // A pickle is limited to 4 MiB. Reading takes at most about 100 bytes of memory per byte of the
 // pickle. Values refer to each other by number, so reading needs no recursion. The references in a
-// hostile pickle may be circular.
+// hostile pickle may be circular: a caller that follows them must stop at some depth.
 #ifndef LINNET_IO_PICKLE_H_
 #define LINNET_IO_PICKLE_H_
 
@@ -25,11 +25,11 @@ using PickleRef = uint32_t;  // the number of a value
 
 struct PickledStorage {
   DType dtype = DType::kF32;
-  std::string_view key;  // name of the archive's record that holds the elements
+  std::string_view key;  // names the record of the .pth archive that holds the elements
   int64_t numel = 0;
 };
 
-// A view of a storage. Validated: every element of the view lies within the storage.
+// A strided part of a storage. The reader has checked that all elements lie within the storage.
 struct PickledTensor {
   uint32_t storage = 0;  // index in Pickle::storages()
   int64_t offset = 0;    // in elements, like the strides

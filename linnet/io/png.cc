@@ -13,7 +13,8 @@
 namespace linnet {
 namespace {
 
-// Maximum size of an image's pixels: far above any contact sheet, far below a harmful allocation.
+// Maximum size of an image's pixels, 256 MiB: far above any contact sheet, far below a harmful
+// allocation.
 constexpr uint64_t kMaxImageBytes = uint64_t{1} << 28;
 
 // The size in bytes of an image of positive dimensions; 0 if larger than kMaxImageBytes.

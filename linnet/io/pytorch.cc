@@ -47,6 +47,8 @@ uint64_t LittleEndian(std::span<const std::byte> bytes, size_t at, size_t size) 
 // Whether a zip64 end record claims more entries than the file has room for: libzip would allocate
 // memory for all of them. Checks every place where libzip may find that record.
 bool PromisesTooMuch(std::span<const std::byte> bytes) {
+  // Bytes of the end record, its longest comment, the zip64 locator, the zip64 end record and a
+  // directory entry.
   constexpr size_t kEnd = 22, kComment = 65535, kLocator = 20, kEnd64 = 56, kEntry = 46;
   const size_t size = bytes.size();
   if (size < kEnd64 + kLocator + kEnd) return false;
@@ -119,7 +121,7 @@ class ZipReader {
       if (n <= 0) throw Damaged(name, n < 0 ? zip_file_strerror(file.get()) : "it ends early");
       done += static_cast<size_t>(n);
     }
-    // libzip compares the checksum when the end is read.
+    // libzip verifies the checksum only when a read reaches the end of the record.
     char past = 0;
     if (zip_fread(file.get(), &past, 1) != 0) throw Damaged(name, zip_file_strerror(file.get()));
     return data;
@@ -127,7 +129,7 @@ class ZipReader {
 
  private:
   zip_int64_t Locate(const std::string& name) const {
-    // As a C string, the name would end at its first NUL byte.
+    // libzip would cut the name off at its first NUL byte and could find another record.
     if (name.find('\0') != std::string::npos) return -1;
     return zip_name_locate(zip_.get(), (folder_ + name).c_str(), ZIP_FL_ENC_RAW);
   }
@@ -139,13 +141,13 @@ class ZipReader {
   const std::string& path_;
   std::unique_ptr<zip_t, decltype(&zip_discard)> zip_{nullptr, zip_discard};
   std::string folder_;
-  uint64_t file_bytes_, read_ = 0;
+  uint64_t file_bytes_, read_ = 0;  // read_: total size of the records read so far
 };
 
 // The error for a file that is not a zip archive.
 InputError NoZip(std::span<const std::byte> bytes, const std::string& path) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  // A pickle that begins with torch.save's old magic number, or the even older tar archive.
+  // torch.save's older formats: a pickle that begins with a magic number, and the still older tar.
   const bool legacy = text.substr(0, 14).find("\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20") == 2 ||
                       (text.size() > 262 && text.substr(257, 5) == "ustar");
   if (legacy) {
@@ -172,7 +174,8 @@ bool IsContiguous(const PickledTensor& tensor) {
   return true;
 }
 
-// CheckExtent() in pickle.cc has checked that the product does not overflow, unless it is 0.
+// The number of elements. No overflow: CheckExtent() in pickle.cc has checked the product of every
+// tensor that is not empty.
 uint64_t NumElements(const PickledTensor& tensor) {
   uint64_t numel = 1;
   for (int64_t n : tensor.shape) {
@@ -182,11 +185,12 @@ uint64_t NumElements(const PickledTensor& tensor) {
   return numel;
 }
 
+// Copies the elements from a storage to `to` in row-major order. `element`: bytes of an element.
 void CopyStrided(const PickledTensor& tensor, size_t element, const std::byte* from, std::byte* to,
                  uint64_t numel) {
   const size_t rank = tensor.shape.size();
-  std::vector<int64_t> place(rank);  // index along each axis of the element at storage index `at`
-  int64_t at = tensor.offset;
+  std::vector<int64_t> place(rank);  // the current element's index along each axis
+  int64_t at = tensor.offset;        // its index in the storage
   for (uint64_t i = 0; i < numel; ++i) {
     std::memcpy(to + i * element, from + static_cast<size_t>(at) * element, element);
     for (size_t d = rank; d-- > 0;) {
@@ -194,8 +198,8 @@ void CopyStrided(const PickledTensor& tensor, size_t element, const std::byte* f
         at += tensor.stride[d];
         break;
       }
-      // No overflow: CheckExtent() has checked this product. (The stride of an axis of size 1 may
-      // have any value.)
+      // No overflow: CheckExtent() has checked this product. (An axis of size 1 may have any
+      // stride, but its product is 0.)
       at -= tensor.stride[d] * (tensor.shape[d] - 1);
       place[d] = 0;
     }
@@ -203,7 +207,7 @@ void CopyStrided(const PickledTensor& tensor, size_t element, const std::byte* f
 }
 
 // A dict, and the key (`name`) under which its parent holds it. A hostile file may have many dicts
-// with long keys, so paths are joined only on demand.
+// with long keys, so only KeyOf() joins keys to paths.
 struct Candidate {
   PickleRef dict = 0;
   size_t depth = 0, parent = 0;  // parent: index in Search::dicts
@@ -281,6 +285,7 @@ Search FindStateDicts(const Pickle& pickle, const std::string& path) {
         }
       }
     }
+    // Whether all values are tensors. DictOf() lists keys and values, hence the factor 2.
     if (entries.tensors > 0 && 2 * entries.tensors == pickle.DictOf(candidate.dict)->size()) {
       search.found.push_back(at);
     } else if (entries.tensors > 0 && search.beside.empty()) {
@@ -341,8 +346,8 @@ void CheckKind(ZipReader& zip, const std::string& path) {
   }
 }
 
-// The row-major data of pickled tensors: parts of the archive's records, or copies. Each record and
-// each copy is appended to `data` once.
+// The row-major data of pickled tensors: parts of the archive's records, or copies for tensors that
+// are not contiguous. Each record and each copy is appended to `data` once.
 class TensorData {
  public:
   TensorData(const Pickle& pickle, ZipReader& zip, const std::string& path, uint64_t file_bytes,
@@ -431,7 +436,7 @@ const char* StorageName(DType dtype) {
 }
 
 // Writes pickle protocol 2 without memoization, using only instructions that PyTorch's weights_only
-// reader accepts.
+// reader accepts. Pickle::Machine in pickle.cc names the instructions.
 class PickleText {
  public:
   std::string Of(const std::vector<Tensor>& tensors) {
@@ -506,7 +511,7 @@ class ZipWriter {
     zip_source_keep(buffer_.get());  // zip_open_from_source took over our reference
   }
 
-  // Borrows `data` until Finish().
+  // Adds an uncompressed record and aligns its data to 64 bytes. Borrows `data` until Finish().
   void Add(const std::string& name, const void* data, size_t size) {
     constexpr size_t kHeader = 30, kField = 4;
     // A fixed date, 1980-01-01, so that the same tensors give the same file.

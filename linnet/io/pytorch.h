@@ -61,7 +61,7 @@ class PyTorchFile {
   std::string path_, key_;
   std::vector<AlignedBuffer<std::byte>> data_;  // storages, and copies of non-contiguous tensors
   std::vector<Tensor> tensors_;
-  std::map<std::string, size_t, std::less<>> index_;  // name -> position in tensors_
+  std::map<std::string, size_t, std::less<>> index_;  // name -> index in tensors_
 };
 
 class PyTorchWriter {

@@ -137,7 +137,7 @@ TEST(PyTorch, RoundTrip) {
   EXPECT_EQ(dir.Entries(), 1);
 
   PyTorchFile opened = PyTorchFile::Open(path);
-  const PyTorchFile file = std::move(opened);  // views survive a move
+  const PyTorchFile file = std::move(opened);  // the tensors' data stays valid
   EXPECT_EQ(file.path(), path);
   ASSERT_EQ(file.tensors().size(), 11u);
   EXPECT_THAT(file.Get("weight").f32(), ::testing::ElementsAreArray(weight));
@@ -306,7 +306,7 @@ TEST(PyTorch, FindsASharedStateDictUnderEachName) {
     EXPECT_EQ(file.key(), key);
     EXPECT_EQ(file.tensors().at(0).name, "x");
   }
-  EXPECT_EQ(Load(one).key(), "model");  // the only state_dict
+  EXPECT_EQ(Load(one).key(), "model");  // both names mean one dict
   EXPECT_THAT(LoadError(one, "average"), HasSubstr("it has 'model', 'ema'"));
   const std::string three =
       Archive(Dict({{"model", keep(sd, 0)}, {"best", other}, {"ema", again(0)}}));
@@ -421,7 +421,7 @@ TEST(PyTorch, ManyDictsTakeLittleMemory) {
   EXPECT_THAT(LoadError(Archive(std::string(5 << 20, '}'))), HasSubstr("larger than 4 MiB"));
 }
 
-// Names may be hostile too.
+// A hostile name may be long and contain newlines and escape sequences.
 TEST(PyTorch, MessagesStayOneLine) {
   const std::string error =
       LoadError(Archive(Dict({{"a\nb\x1b[1m" + std::string(1000, 'c'), Floats("0", 5)}})));

@@ -228,7 +228,7 @@ void SafetensorsFile::Parse(std::span<const std::byte> bytes) {
   });
 
   // The format requires that tensors follow one another without overlap or holes.
-  uint64_t promised = 0;
+  uint64_t promised = 0;  // end of the data of the tensors so far
   for (const Entry& entry : entries) {
     if (entry.begin != promised) {
       throw InputError(path_, ": malformed: the data of tensor ", Quote(entry.tensor.name),
@@ -298,7 +298,7 @@ void SafetensorsWriter::Add(const std::string& name, DType dtype, std::span<cons
 }
 
 void SafetensorsWriter::Write(const std::string& path) const {
-  std::optional<AtomicFile> file;  // opened with the first piece, after the names are checked
+  std::optional<AtomicFile> file;  // opened at the first piece: the names are then valid
   Write(path, [&](std::span<const std::byte> piece) {
     if (!file) file.emplace(path);
     file->Write(piece.data(), piece.size());

@@ -40,13 +40,13 @@ const char* DTypeName(DType dtype);
 // "[60, 3]", for messages; truncated if there are many dimensions.
 std::string FormatShape(std::span<const int64_t> shape);
 
-// A view of one tensor, valid as long as its SafetensorsFile or PyTorchFile.
+// One tensor. It does not own `data`, which is valid as long as its SafetensorsFile or PyTorchFile.
 struct Tensor {
   std::string name;
   DType dtype = DType::kF32;
   std::vector<int64_t> shape;       // row-major; empty for a scalar
   std::span<const std::byte> data;  // numel() elements, aligned to their size
-  std::string file;                 // for messages
+  std::string file;                 // path or label, for messages
 
   int64_t numel() const;
 
@@ -86,7 +86,7 @@ class SafetensorsFile {
   MappedFile file_;
   std::map<std::string, std::string> metadata_;
   std::vector<Tensor> tensors_;
-  std::map<std::string, size_t, std::less<>> index_;  // name -> position in tensors_
+  std::map<std::string, size_t, std::less<>> index_;  // name -> index in tensors_
   std::vector<AlignedBuffer<std::byte>> realigned_;   // copies of misaligned data
 };
 

@@ -56,7 +56,7 @@ TEST(Safetensors, RoundTrip) {
   EXPECT_EQ(dir.Entries(), 1);
 
   SafetensorsFile opened = SafetensorsFile::Open(path);
-  const SafetensorsFile file = std::move(opened);  // views survive a move
+  const SafetensorsFile file = std::move(opened);  // the tensors' data stays valid
   EXPECT_EQ(file.path(), path);
   EXPECT_EQ(file.metadata().at("linnet"), R"({"layers": 4, "text": "a \"quoted\" ü"})");
   ASSERT_EQ(file.tensors().size(), 5u);

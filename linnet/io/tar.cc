@@ -11,6 +11,8 @@
 namespace linnet {
 namespace {
 
+// A header takes one block. Offsets of its fields: name 0, size 124, checksum 148, type 156, format
+// ("ustar") 257, folders of a long name 345.
 constexpr size_t kBlock = 512;
 
 // A text field of the header, which ends at a NUL byte or at the field's end.

@@ -1,4 +1,4 @@
-// Shared by tests that use files: a temporary folder, the message of an Error, the data sets.
+// Helpers for tests that use files: a temporary folder, the message of an Error, data sets' paths.
 //
 //   TempDir dir;
 //   WriteFileAtomically(dir / "a.idx", bytes);

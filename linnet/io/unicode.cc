@@ -53,8 +53,8 @@ void Regex::ForMatches(std::string_view text, FunctionRef<void(size_t, size_t)> 
     if (found < 0) {
       throw InputError(where_, ": splitting the text takes too many steps at byte ", at);
     }
-    const size_t* ends = pcre2_get_ovector_pointer(match.get());
-    // \K in a lookaround can move the beginning of a match behind its end or before `at`.
+    const size_t* ends = pcre2_get_ovector_pointer(match.get());  // begin and end of the match
+    // \K in a lookaround can move the beginning of a match past its end or before `at`.
     if (ends[0] < ends[1] && ends[0] >= at) body(ends[0], ends[1]);
     at = std::max(at, ends[1]);
     if (ends[0] >= ends[1]) {  // empty match: continue after the next character

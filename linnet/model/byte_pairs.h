@@ -1,6 +1,6 @@
-// Byte-pair encoding (Sennrich et al. 2016). It starts with a word's characters as tokens. Each step
-// merges one adjacent pair of tokens: of all pairs present, the one that training learned first.
-// Private to tokenizer.h.
+// Byte-pair encoding (Sennrich et al. 2016). It starts with a word's characters as tokens. Each
+// step merges an adjacent pair of tokens: of all pairs present, the one that training learned
+// first. Private to tokenizer.h.
 //
 //   BytePairs pairs({{"a", 0}, {"b", 1}, {"ab", 2}}, {{"a", "b"}}, {}, "tokenizer.json");
 //   pairs.Append("abb", ids);     // ids: 2, 1

@@ -5,9 +5,9 @@
 //   std::span<const float> w = checkpoint.Tensor("predictor.weight");
 //
 // Files may come from anywhere, so opening one validates the spec and checks that each tensor of
-// TensorTable(spec) is present, has the right shape, and is stored as F32, BF16 or, for
-// matrices, I8 (precision.h). A file may leave out its table of sinusoidal position embeddings, which
-// is then computed (HasComputedPositions()).
+// TensorTable(spec) is present, has the right shape, and is stored as F32, BF16 or, for matrices,
+// I8 (precision.h). A file may leave out its table of sinusoidal position embeddings, which is then
+// computed (HasComputedPositions()).
 #ifndef LINNET_MODEL_CHECKPOINT_H_
 #define LINNET_MODEL_CHECKPOINT_H_
 

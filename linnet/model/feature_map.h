@@ -1,5 +1,5 @@
-// Feature maps phi of linear attention, implemented without torch: their sizes, and their evaluation
-// for one vector. (The differentiable form is in nn/feature_map.h.)
+// Feature maps phi of linear attention, implemented without torch: their sizes, and their
+// evaluation for one vector. (The differentiable form is in nn/feature_map.h.)
 //
 //   const FeatureMapInfo map = FindFeatureMap("favor");
 //   map.size(/*query_dim=*/32, /*features=*/64)              // 64 = F
@@ -38,8 +38,8 @@ struct FeatureMapInfo {
   // phi of one vector, a query or a key: x [D] -> phi [F]. Null: the runtime does not support the
   // map.
   void (*single)(const FeatureInput& input, const float* x, bool query, float* phi) = nullptr;
-  // For maps with features of either sign. Attention's denominator phi(q) . z, with z the sum of phi
-  // over the keys, may then approach 0 or be negative. If `floor` is set, attention replaces a
+  // For maps with features of either sign: attention's denominator phi(q) . z, with z the sum of
+  // phi over the keys, may approach 0 or be negative. If `floor` is set, attention replaces a
   // denominator below |z| / sqrt(F) by |z| / sqrt(F).
   bool floor = false;
   bool even_features = false;  // `features` must be even

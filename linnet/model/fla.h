@@ -77,8 +77,8 @@ FlaPart FlaPartOf(const MixerSpec& mixer, const TensorInfo& info);
 // Whether a path is a folder with a config.json.
 bool IsModelFolder(const std::string& path);
 
-// Writes config.json, model.safetensors and, if the model has a tokenizer, tokenizer.json into a new
-// or empty folder. Throws InputError for models that flash-linear-attention does not have.
+// Writes config.json, model.safetensors and, if the model has a tokenizer, tokenizer.json into a
+// new or empty folder. Throws InputError for models that flash-linear-attention does not have.
 void WriteFla(const Checkpoint& checkpoint, const std::string& folder);
 
 }  // namespace linnet

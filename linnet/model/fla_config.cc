@@ -324,8 +324,8 @@ void ReadHgrn(Config& config, int width, MixerSpec& mixer) {
   config.MustBe("elementwise_affine", true, true);
 }
 
-// A kind of model: its model_type, the name of its mixer in linnet, and functions that convert the mixer's parameters
-// from and to a config. width: hidden_size.
+// A kind of model: its model_type, the name of its mixer in linnet, and functions that convert the
+// mixer's parameters from and to a config. width: hidden_size.
 struct Kind {
   const char* type;
   const char* mixer;

@@ -7,10 +7,11 @@
 namespace linnet {
 
 std::vector<ProjectionInfo> GatedProjections(const MixerSpec& spec, const GatedForm& form) {
+  // A projection in which each head has its own columns.
   const auto own = [](const char* name, int width) {
     return ProjectionInfo{.name = name, .width = width, .bias = false};
   };
-  // One block of columns for each delta step.
+  // A projection with one block of columns for each delta step.
   const auto each = [&](const char* name, int width, int readers) {
     return ProjectionInfo{.name = name,
                           .width = form.householders * width,
@@ -18,6 +19,7 @@ std::vector<ProjectionInfo> GatedProjections(const MixerSpec& spec, const GatedF
                           .readers = readers,
                           .blocks = form.householders};
   };
+  // The first factor of a low-rank projection; all heads share its columns.
   const auto shared = [](const char* name, int rank) {
     return ProjectionInfo{.name = name, .width = rank, .bias = false, .shared = true};
   };

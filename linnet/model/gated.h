@@ -9,9 +9,9 @@
 // For a position t with input x, and head h, with K = query_dim and V = value_dim:
 //
 //   q, k, v   projections of x; with a convolution, silu(causal depthwise convolution) of them;
-//             with a delta rule, q and k are divided by sqrt(|q|^2 + 1e-6), sqrt(|k|^2 + 1e-6);
+//             with a delta rule, q is divided by sqrt(|q|^2 + 1e-6), k by sqrt(|k|^2 + 1e-6);
 //             with `rotary`, channels i and i + K/2 of q and k are rotated by the angle
-//             t 10000^(-2i/K) at position t
+//             t 10000^(-2i/K)
 //   out       the output of the scan with scale K^-1/2, the form's GatedDecay and its GatedWrite
 //   result    out / sqrt(mean(out^2) + eps) * norm, times silu(g) or sigmoid(g)
 //
@@ -27,13 +27,13 @@
 // y = out silu(g), where the mean is over the channels of all heads that read the same keys.
 //
 // A form with the decay kChannel (HGRN) has no queries and keys. The state of a head is V numbers
-// h, which decay by factors r:
+// s, which decay by factors r:
 //
-//   h_t = r h_{t-1} + silu(i) (1 - r)
+//   s_t = r s_{t-1} + silu(i) (1 - r)
 //   r   = b + (1 - b) sigmoid(f),  b = sigmoid(lower_bound)
 //
 // where i and f are i_proj x and f_proj x or, with a convolution, their causal depthwise
-// convolutions. Without `bounded`, b = 0. The result is h / sqrt(mean(h^2) + eps) * norm times
+// convolutions. Without `bounded`, b = 0. The result is s / sqrt(mean(s^2) + eps) * norm times
 // silu(g_proj x), where the mean is over the channels of all heads.
 //
 // Structure and tensor names are those of flash-linear-attention, except that Mamba-2's in_proj and
@@ -53,7 +53,7 @@ namespace linnet {
 // The natural logarithm of the decay, <= 0.
 enum class GatedDecay : uint8_t {
   kNone,
-  kConstant,  // log(1 - 2^(-5 - h))
+  kConstant,  // log(1 - 2^(-5 - h)) with h the head's index
   kHead,      // -exp(A_log) softplus(a_proj x + dt_bias), a scalar
   // The next two have one decay per key channel, from low-rank projections. `floor` is
   // MixerSpec::decay_floor; 0: no floor.
@@ -83,12 +83,12 @@ struct GatedForm {
   OutputGate gate = OutputGate::kNone;
   int convolution = 0;  // width in positions; 0: none
   bool rotary = false;
-  const char* norm = "o_norm";
-  int readers = 1;             // number of consecutive heads that share keys
-  bool shared_values = false;  // they share values and decays per key channel too, but not queries
-  int householders = 1;        // delta steps per position
-  bool timed = false;
-  bool bounded = false;
+  const char* norm = "o_norm";  // name of the norm's tensor, without ".weight"
+  int readers = 1;              // number of consecutive heads that share keys
+  bool shared_values = false;   // they share values and decays per key channel too, but not queries
+  int householders = 1;         // delta steps per position
+  bool timed = false;           // Mamba-2's time step, see above
+  bool bounded = false;         // HGRN's lower bound, see above
 
   int query_readers() const { return shared_values ? 1 : readers; }
   int value_readers() const { return shared_values ? readers : 1; }

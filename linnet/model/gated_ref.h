@@ -3,7 +3,7 @@
 //
 //   GatedHead head{.in = {{"q_proj", q}, ...}, .own = {{"A_log", a}, ...}, .index = h};
 //   std::vector<std::vector<double>> out = GatedOut(spec, head);   // [positions][V]
-//   NormalizeTogether(spec, heads, outs);   // `outs`: of all heads; no effect without shared norms
+//   NormalizeTogether(spec, heads, outs);   // outs of all heads; no effect without shared norms
 #ifndef LINNET_MODEL_GATED_REF_H_
 #define LINNET_MODEL_GATED_REF_H_
 
@@ -26,7 +26,7 @@ struct GatedHead {
   // Projections of the input by name, [positions][columns]: the columns of the head, or those that
   // all heads share.
   std::map<std::string, Rows> in = {};
-  // GatedTensors() of all heads, row-major.
+  // The layer's GatedTensors() by name: all heads, row-major.
   std::shared_ptr<const std::map<std::string, Row>> own = {};
   size_t index = 0;  // of the head in its layer
 };
@@ -184,6 +184,7 @@ class GatedOracle {
     return y;
   }
 
+  // The logarithm of the decay of each key channel.
   Row LogDecay(size_t t) const {
     const size_t h = head_.index;
     Row g(keys_);
@@ -205,6 +206,8 @@ class GatedOracle {
     return g;
   }
 
+  // Completes a position's output, given the read from the state: D v, norm and gate. If several
+  // heads are normalized together, NormalizeTogether() does the norm and what follows it.
   Row Finished(Row x, size_t t) const {
     Row gate(values_, 1.0);
     if (form_.gate == OutputGate::kSilu) {

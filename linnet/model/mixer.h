@@ -83,6 +83,7 @@ void AddMixer(const MixerInfo& info);
 // kind.
 MixerSpec CrossMixer(const MixerSpec& spec);
 
+// Kind and parameters in a few words (MixerInfo::describe).
 std::string Describe(const MixerSpec& spec);
 // MixerInfo::describe and MixerInfo::beyond for kinds with a feature map.
 std::string DescribeFeatureMap(const MixerSpec& spec);

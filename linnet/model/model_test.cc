@@ -39,8 +39,8 @@ TEST(ModelSpec, JsonRoundTrip) {
   EXPECT_FALSE(spec == ModelSpec{});
 }
 
-// Parameters of other kinds are not written, so adding a kind does not change the files of other
-// kinds.
+// A file holds only the parameters of its own kind of mixer, so new kinds do not change the files
+// of existing ones.
 TEST(ModelSpec, WritesOnlyTheMixersOwnParameters) {
   ModelSpec spec = TinyImages();
   EXPECT_EQ(ToJson(spec).find("lsh"), std::string::npos);
@@ -223,7 +223,8 @@ class CheckpointTest : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove(path_); }
 
-  // Writes a model file with one tensor omitted or replaced.
+  // Writes a model file in which tensor `name` has the shape `shape` or, if that is empty, is
+  // missing.
   void WriteWith(const ModelSpec& spec, const std::string& name, std::vector<int64_t> shape) {
     SafetensorsWriter writer;
     writer.SetMetadata("linnet", ToJson(spec));

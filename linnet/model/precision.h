@@ -22,16 +22,16 @@
 
 namespace linnet {
 
-// Whether a tensor of TensorTable(spec) is a matrix that multiplies activations: the projections, the
-// feed-forward layers, the predictor, the LSTM's weights, the second convolution of a stem.
+// Whether a tensor of TensorTable(spec) is a matrix that multiplies activations: the projections,
+// the feed-forward layers, the predictor, the LSTM's weights, the second convolution of a stem.
 bool IsMatrix(std::string_view tensor_name);
 
 // The type of a tensor in a file of that precision. f32 files hold only F32. Matrices are BF16 in
-// bf16 files and I8 in int8 files. Embeddings, categorical predictors and frame projections are BF16
-// in both. Exception: a tied predictor is stored like other matrices, since it is most of a small
-// text model. A logistics predictor is small and stays F32: in the digits model, an int8 predictor
-// would cost 0.09 bits/dim, while int8 in all other matrices together costs 0.003. All other
-// tensors are F32, including a stem's first convolution, whose matrix is small.
+// bf16 files and I8 in int8 files. Embeddings, categorical predictors and frame projections are
+// BF16 in both. Exception: a tied predictor is stored like other matrices, since it is most of a
+// small text model. A logistics predictor is small and stays F32: in the digits model, an int8
+// predictor would cost 0.09 bits/dim, while int8 in all other matrices together costs 0.003. All
+// other tensors are F32, including a stem's first convolution, whose matrix is small.
 DType StoredAs(const ModelSpec& spec, std::string_view tensor_name, Precision precision);
 // The precision of the predictor and of the frame projection in a file of precision `precision`.
 Precision PredictorPrecision(const ModelSpec& spec, Precision precision);

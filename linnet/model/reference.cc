@@ -25,7 +25,7 @@ constexpr const char* kAbove = "above_embedding.weight";
 constexpr const char* kHead = "predictor.weight";
 constexpr const char* kHeadBias = "predictor.bias";
 constexpr std::string_view kOmega = ".feature_map.omega";
-constexpr int kMaxLayers = 1000;  // the limit of Validate()
+constexpr int kMaxLayers = 1000;  // the limit of Validate() in spec.cc
 
 // Bias of the logits of tokens that are never sampled: their probability rounds to 0.
 constexpr float kNever = -1e9f;
@@ -194,7 +194,7 @@ class SpecReader {
     return size;
   }
 
-  // Whether this is a text model, if no task is given: its vocabulary has the size of a byte
+  // Without --task, decides whether this is a text model: its vocabulary has the size of a byte
   // vocabulary, or --characters is given.
   bool TellsText(int vocabulary) const {
     return !choices_.characters.empty() || vocabulary == 256 ||
@@ -212,7 +212,7 @@ class SpecReader {
     stack.norm_first = choices_.norm_first;
     stack.activation = choices_.activation;
     stack.mixer() = OwnParameters(choices_.attention);
-    // Sizes() sets the width.
+    // 1 stands for any width until Sizes() reads it from the tensor.
     stack.convolution = HasPrefix(named_, name_ + "layers.0.convolution.") ? 1 : 0;
     spec_.input.pixel_above = named_.count(kAbove) > 0;
 
@@ -220,6 +220,7 @@ class SpecReader {
     const bool table = named_.count(kPositions) > 0, embedding = named_.count(kEmbedding) > 0;
     spec_.head.tied = !embedding && d_model > 0 &&
                       (table ? Peek(kPositions, 3, 2) == d_model : TellsText(outputs));
+    // Whether the embedding fills d_model, which leaves no dimensions for positions.
     const bool whole = Peek(kEmbedding, 2, 1) == d_model && Peek(kEmbedding, 2, 0) == outputs;
     const bool no_table = !table && d_model > 0 && (spec_.head.tied || whole);
     // PositionDims() is then 0, so TensorTable() has no position table.
@@ -333,6 +334,7 @@ class SpecReader {
     const TextUnit unit = choices_.characters.empty() ? TextUnit::kByte : TextUnit::kCharacter;
     const TextSpec text = {.unit = unit, .characters = choices_.characters};
     const int vocabulary = spec_.input.vocabulary;
+    // Sizes of the vocabulary with linnet's special tokens and without them.
     const int whole = static_cast<int>(Vocabulary(text).size()), own = whole - Vocabulary::kFirst;
     if (unit == TextUnit::kByte) {
       Require(vocabulary == own || vocabulary == whole, "a vocabulary of ", vocabulary,

@@ -34,7 +34,7 @@ struct ReferenceChoices {
   // omega does not determine it.
   MixerSpec attention = {.lsh_buckets = 126, .lsh_variant = LshVariant::kSimple};
   bool norm_first = false;
-  // Sizes of images. If all are 0: those of MNIST or CIFAR-10, whichever fits the positions.
+  // Sizes of images. If all are 0: those of MNIST or CIFAR-10, by the number of positions.
   int width = 0, height = 0, channels = 0;
   std::string task = {};        // one of ReferenceTasks(); "": determined by the shapes
   std::string characters = {};  // the text vocabulary, as in TextSpec; "": bytes

@@ -1,5 +1,5 @@
-// A table with one named row for each mixer, feature map and so on: the library's own rows, and rows
-// that a program adds.
+// A table with one named row for each mixer, or for each feature map: the library's own rows, and
+// rows that a program adds.
 #ifndef LINNET_MODEL_REGISTRY_H_
 #define LINNET_MODEL_REGISTRY_H_
 

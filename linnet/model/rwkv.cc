@@ -107,6 +107,7 @@ void RwkvModel::ReadSpec(int context) {
            .feed_forward = FeedForwardKind::kShifted,
            .norm_first = true};
   for (int i = 1; i < kMostLayers && tensors_.count(StrCat("blocks.", i, ".ln1.weight")) > 0; ++i) {
+    // All blocks but the first mix in the first block's values.
     if (i == 1) mixer.value_rank = Size("blocks.1.att.v1", 1);
     stack.pattern.push_back(mixer);
   }
@@ -156,7 +157,8 @@ void RwkvModel::Write(const std::string& path, const std::string& training) cons
   SafetensorsWriter writer;
   writer.SetMetadata("linnet", ToJson(spec_));
   writer.SetMetadata("training", training);
-  std::list<std::vector<float>> wide;  // own the data until Write()
+  // Converted tensors in F32 and in BF16. `writer` reads them in Write().
+  std::list<std::vector<float>> wide;
   std::list<std::vector<uint16_t>> narrow;
   for (const TensorInfo& info : TensorTable(spec_)) {
     const auto [name, transposed] = RwkvPartOf(info.name);

@@ -38,7 +38,7 @@ class RwkvModel {
 
  private:
   const Tensor& Get(const std::string& name) const;
-  // Size of an axis of a tensor.
+  // Size of an axis of a tensor, which must have two axes.
   int Size(const std::string& name, size_t axis) const;
   void ReadSpec(int context);
   void CheckTensors() const;

@@ -36,6 +36,7 @@ class Rwkv7Oracle {
   static double Tanh(double x) { return std::tanh(x); }
   static double Same(double x) { return x; }
 
+  // Element i of this head's part of a tensor with `width` elements per head.
   double Own(const std::string& name, size_t width, size_t i) const {
     return head_.own->at(name)[head_.index * width + i];
   }

@@ -61,7 +61,8 @@ void VisitMixer(Mixer& mixer, Visit visit) {
 constexpr const char* kLayers = "layers";
 constexpr const char* kPattern = "pattern";
 
-// The only list of a spec's other fields, used by all code that reads, writes or compares specs.
+// The only list of a spec's fields besides those of its mixers. All code that reads, writes or
+// compares specs uses it.
 template <typename Spec, typename Visit>
 void VisitFields(Spec& spec, Visit visit) {
   visit("task", spec.task);
@@ -145,7 +146,7 @@ void Read(const json& value, const std::string& where, const char* name, Field& 
   }
 }
 
-// A default spec with the kind of task-specific part that the file describes. For the tasks of the
+// A default spec whose ModelSpec::part has the type that the file describes. For the tasks of the
 // first versions, the task's name determines the part, since their files have image fields for any
 // task. For other tasks, the fields that are present determine it.
 ModelSpec WithPart(const json& object) {
@@ -191,7 +192,7 @@ constexpr const char* kOptions[] = {
     "key_heads",  "decay_floor", "lower_bound",       "householders",
     "decay_rank", "rate_rank",   "value_rank",        "output_norm_eps"};
 
-// Removes fields that have their default values and are not options of the mixer.
+// Removes the fields of kOptions that have their default values and are not options of the mixer.
 void DropUnused(const MixerSpec& mixer, json& object) {
   const json plain = Object(MixerSpec());
   const std::vector<std::string> own = FindMixer(mixer.kind).options;
@@ -201,7 +202,8 @@ void DropUnused(const MixerSpec& mixer, json& object) {
   }
 }
 
-// Removes fields that have their default values and do not apply to the spec's task.
+// Removes fields with default values if earlier versions of linnet do not know them, or if the
+// spec's task does not use them.
 void DropUnused(const ModelSpec& spec, json& object) {
   const json plain = Object(ModelSpec());
   const auto drop = [&](std::initializer_list<const char*> names) {
@@ -316,7 +318,7 @@ class Validator {
     const bool frames = spec_.ReadsFrames();
     for (const MixerSpec& mixer : spec_.stack.pattern) {
       InRange("query_dim", mixer.query_dim, 1, 4096);
-      std::string fit;
+      std::string fit;  // names of the kinds that the task can use
       bool known = false;
       for (const MixerInfo& kind : linnet::Mixers()) {
         known = known || kind.name == mixer.kind;
@@ -360,6 +362,7 @@ class Validator {
             "the network encoder-decoder is for couplets");
     Require(!stack.pattern.empty() && stack.pattern.size() <= 1000,
             "the pattern must have 1 to 1000 layers");
+    // layers() of a huge `repeat` would overflow.
     InRange("layers", stack.repeat > 1000 ? stack.repeat : stack.layers(), 1, 1000);
     InRange("d_model", stack.d_model, 2, 65536);
     InRange("d_ff", stack.d_ff, 1, 1 << 20);
@@ -510,6 +513,7 @@ bool SameMixer(const MixerSpec& a, const MixerSpec& b) { return Object(a) == Obj
 bool operator==(const ModelSpec& a, const ModelSpec& b) { return ToJson(a) == ToJson(b); }
 
 std::optional<SpecDifference> FirstDifference(const ModelSpec& a, const ModelSpec& b) {
+  // Compares the fields that files hold, and shows the values of all fields, defaults included.
   const json in_a = json::parse(ToJson(a)), in_b = json::parse(ToJson(b));
   const json all_a = Object(a), all_b = Object(b);
   std::optional<SpecDifference> first;
@@ -687,7 +691,7 @@ class Table {
   }
 
   const ModelSpec& spec_;
-  const int64_t d_;
+  const int64_t d_;  // d_model
   std::vector<TensorInfo> table_;
 };
 
@@ -716,7 +720,7 @@ int64_t ParameterCount(const ModelSpec& spec) {
 
 namespace {
 
-// Sine embedding of position t in `dim` dimensions.
+// Sinusoidal embedding of position t in `dim` dimensions.
 void SineRow(int64_t t, int dim, float* to) {
   for (int i = 0; i < dim; i += 2) {
     const double frequency = std::exp(-std::log(10000.0) * i / dim);

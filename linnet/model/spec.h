@@ -86,7 +86,8 @@ std::vector<TensorInfo> TensorTable(const ModelSpec& spec);
 // Whether a tensor is data, not a parameter (see ParameterCount).
 bool IsBuffer(const std::string& tensor_name);
 
-// Sinusoidal position embeddings [length, dim]: pe[t, 2i] = sin(a), pe[t, 2i+1] = cos(a), a = t / 10000^(2i/dim).
+// Sinusoidal position embeddings [length, dim]: pe[t, 2i] = sin(a) and pe[t, 2i+1] = cos(a) with
+// a = t / 10000^(2i/dim).
 std::vector<float> PositionTable(int length, int dim);
 
 // The contents of this spec's pos_embedding.pe: [max_length, PositionDims()].

@@ -14,7 +14,7 @@ struct TensorInfo {
 };
 
 // An input projection of a mixer. Its columns are x W^T + b, with x the layer's input, W the tensor
-// name.weight and b name.bias. If `carried`, they are instead columns that an earlier layer computed.
+// name.weight and b name.bias; or, if `carried`, columns that an earlier layer computed.
 struct ProjectionInfo {
   std::string name;
   int width = 1;  // columns per head; if shared, of all heads together

@@ -56,6 +56,7 @@ std::string Replaced(std::string_view text, std::string_view from, std::string_v
 // A function that calls body(begin, end) for each match in the text.
 using Finder = std::function<void(std::string_view text, FunctionRef<void(size_t, size_t)> body)>;
 
+// What a Split step does with its matches.
 enum class Split { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext };
 
 // Divides a text into matches and the texts between them. `split` tells which of these to remove or
@@ -335,6 +336,7 @@ class Tokenizer::Reader {
   // Where a Metaspace inserts a space: "always" before each word, "first" only before a text's
   // first word, or "never".
   std::string Scheme(const json& step) const {
+    // Older files have add_prefix_space instead of prepend_scheme.
     const bool old = Bool(step, "add_prefix_space", true);
     const std::string scheme = String(step, "prepend_scheme", old ? "always" : "never");
     Require(scheme == "always" || scheme == "first" || scheme == "never",
@@ -533,7 +535,7 @@ std::string Tokenizer::Normalized(std::string_view text) const {
 }
 
 // Divides a text into added tokens and the texts between them. Finds only added tokens with this
-// value of `normalized`, the longest one at each place.
+// value of `normalized`; if several begin at the same byte, the longest.
 std::vector<Tokenizer::Segment> Tokenizer::Cut(std::string_view text, bool normalized) const {
   std::vector<Segment> segments;
   size_t done = 0;

@@ -31,14 +31,14 @@ namespace linnet {
 
 class Tokenizer {
  public:
-  // Throws InputError, with a message that begins with `where`, on JSON of another kind or with
-  // unsupported parts.
+  // Throws InputError, with a message that begins with `where`, if the JSON is not a tokenizer.json
+  // or has unsupported parts.
   Tokenizer(const std::string& json, const std::string& where);
   // Like the constructor, but keeps the last tokenizer for calls with the same JSON: a large
   // vocabulary takes most of a second to read.
   static std::shared_ptr<const Tokenizer> Of(const std::string& json, const std::string& where);
 
-  size_t size() const { return pieces_.size(); }  // the largest token plus 1
+  size_t size() const { return pieces_.size(); }  // the largest token id plus 1
   // The special tokens that begin a text.
   const std::vector<int32_t>& begin() const { return begin_; }
   // The token that ends a text: the one that With() has set, or the first special token with a
@@ -71,8 +71,8 @@ class Tokenizer {
   struct AddedToken {
     std::string text;
     int32_t id;
-    // left_strip, right_strip: takes the white space on this side too. normalized: is searched for
-    // in the normalized text instead of the given text.
+    // left_strip, right_strip: the token includes the white space on this side. normalized:
+    // Encode() searches for the token in the normalized text instead of the given text.
     bool left_strip, right_strip, normalized, special;
   };
   using Words = std::vector<Word>;
@@ -90,7 +90,7 @@ class Tokenizer {
   std::vector<AddedToken> added_;         // longest first
   std::array<bool, 256> begins_[2] = {};  // [normalized][byte]: byte begins an added token
   std::vector<std::function<std::string(std::string)>> normalizers_;
-  std::vector<std::function<Words(Words)>> splitters_;
+  std::vector<std::function<Words(Words)>> splitters_;  // the pre-tokenizers
   std::vector<int32_t> begin_;
   std::optional<int32_t> end_;
   size_t strip_ = 0;  // number of spaces removed from the beginning of a decoded text

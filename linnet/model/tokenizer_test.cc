@@ -75,7 +75,7 @@ TEST(Tokenizer, RejectsTextThatIsNotUtf8) {
   EXPECT_THROW(tokenizer.Encode("a\xff"), InputError);
 }
 
-// The message for a change to a valid file.
+// The error message for a valid file in which `value` replaces the value at `pointer`.
 std::string Fault(const std::string& pointer, const json& value) {
   json changed = json::parse(FileOf("split"));
   changed[json::json_pointer(pointer)] = value;

@@ -116,7 +116,7 @@ std::string Vocabulary::Decode(std::span<const int32_t> tokens) const {
   constexpr char32_t kReplacement = 0xfffd;
   std::string text;
   for (const int32_t token : tokens) {
-    const auto place = static_cast<size_t>(token) - kFirst;
+    const auto place = static_cast<size_t>(token) - kFirst;  // index of the byte or character
     if (token == kUnknown) {
       AppendUtf8(kReplacement, text);
     } else if (token < kFirst || static_cast<size_t>(token) >= size()) {

@@ -70,7 +70,7 @@ bool Crosses(Point a, Point b, const Box& box) {
   return corners > 0 && corners < 4;
 }
 
-// A part of a line without gaps, in pixels.
+// The points of a line from one gap to the next, in pixels.
 using Stretch = std::vector<Point>;
 
 // Thins points without visible change: keeps the first, the lowest, the highest and the last point
@@ -411,7 +411,7 @@ class Panel {
     double middle = box.top + kLegendPadding / 2 + kLegendRow / 2;
     for (size_t e = 0; e < entries_.size(); ++e, middle += kLegendRow) {
       const size_t i = entries_[e];
-      const bool cut = e + 1 == rows && entries_.size() > rows;  // this row counts the rest
+      const bool cut = e + 1 == rows && entries_.size() > rows;  // this row says "and N more"
       if (!cut) {
         if (plot_.series[i].style != Style::kPoints) {
           SetStroke(i);

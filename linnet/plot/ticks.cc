@@ -12,7 +12,7 @@ namespace {
 constexpr double kLargest = 1e100, kSmallest = 1e-100;
 // A range narrower than this fraction of max(|low|, |high|) is treated as a point.
 constexpr double kLeastSpan = 1e-9;
-// Ticks outside by this fraction of a step (log: of the range's end) count as inside (rounding).
+// Because of rounding, ticks may lie outside by this fraction of a step (log: of the range's end).
 constexpr double kSlack = 1e-6;
 // Beyond these bounds labels use powers of ten, as in "10⁻⁴".
 constexpr double kSmallPlain = 0.9e-3, kLargePlain = 0.9e15;
@@ -115,7 +115,7 @@ std::vector<Tick> LogTicks(Range range, size_t most) {
     }
   };
   const auto is_125 = [](int m) { return m == 1 || m == 2 || m == 5; };
-  size_t fine = 0, decades = 0;  // numbers of values 1, 2 or 5 * 10^n, and of values 10^n
+  size_t fine = 0, decades = 0;  // numbers of ticks at 1, 2 or 5 * 10^n, and at 10^n
   visit([&](int m, int, double) {
     fine += is_125(m);
     decades += m == 1;

@@ -34,7 +34,7 @@ Range FitRange(Range data, bool log);
 // At most `most` (at least 2) labeled ticks, in rising order. On a linear axis they are the
 // multiples of 1, 2 or 5 times a power of ten. On a logarithmic axis they are 1, 2 and 5 times each
 // power of ten or, if that makes more than `most` labels, only powers of ten; minor ticks lie
-// between. With fewer than three such values, its ticks are those of a linear axis.
+// between. If its range has fewer than three such values, it gets the ticks of a linear axis.
 std::vector<Tick> Ticks(Range range, bool log, size_t most);
 
 }  // namespace linnet::plot

@@ -77,7 +77,7 @@ std::string Positionals(const Named& named) {
 std::string Usage(const CLI::App& app, const CLI::ParseError& error) {
   const Named named = NamedCommand(app);
   std::string what = error.what();
-  // Words before a verb are left over in `app`, others in the named command.
+  // CLI11 leaves unknown words before a verb in `app`, and all others in the named command.
   const CLI::App& owner = app.remaining().empty() ? *named.app : app;
   if (owner.get_require_subcommand_min() > 0) {  // CLI11 does not list the subcommands
     std::string known;

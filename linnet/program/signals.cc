@@ -27,7 +27,8 @@ void Die(int signal) {
 
 void Stop(int signal) {
   const long now = Milliseconds();
-  long first = kNever;  // one operation sets and tests asked_at: another signal may interrupt this
+  // One atomic operation tests and sets asked_at, since another signal may interrupt this handler.
+  long first = kNever;
   if (!asked_at.compare_exchange_strong(first, now) && now - first >= kSame) Die(signal);
 }
 

@@ -189,6 +189,7 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence,
   }
   const bool keeps = job->work.prompt.size() >= options_.snapshots.from;
   if (!request.prompt.empty() && (keeps || job->sequences.size() > 1)) {
+    // Called after each piece of the prompt, and at its end with `logits`.
     request.passed = [this, job, keeps](State state, std::span<const float> logits) {
       try {
         const auto prefix = std::span(job->work.prompt).first(state.position());

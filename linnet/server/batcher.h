@@ -87,16 +87,17 @@ class Batcher : public Worker {
   Scheduler scheduler_;
   // The unfinished prompts of each request, by request number. Only the stepping thread uses them.
   std::unordered_multimap<uint64_t, std::shared_ptr<Job>> jobs_;
+  // Numbers of sequences: running or waiting, and running.
   std::atomic<size_t> outstanding_{0}, running_{0};
   std::atomic<uint64_t> generated_{0}, read_{0}, known_{0}, hits_{0}, misses_{0};
 
   mutable std::mutex mutex_;  // guards the members from inbox_ to cancel_all_
   std::condition_variable wake_;
-  std::vector<std::shared_ptr<Job>> inbox_;
-  std::vector<uint64_t> cancels_;
-  uint64_t last_ = 0;  // number of the last request
+  std::vector<std::shared_ptr<Job>> inbox_;  // submitted, not begun yet
+  std::vector<uint64_t> cancels_;            // requests to cancel
+  uint64_t last_ = 0;                        // number of the last request
   bool stop_ = false, cancel_all_ = false;
-  std::thread thread_;
+  std::thread thread_;  // the stepping thread, which runs Loop()
 };
 
 }  // namespace linnet::server

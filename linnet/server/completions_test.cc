@@ -23,7 +23,7 @@ class Completions : public testing::Test {
     EXPECT_TRUE(result && result->status == 200) << (result ? result->body : "no answer");
     return result ? json::parse(result->body) : json();
   }
-  // The text of each choice; checks that they are in order.
+  // The text of each choice; checks that the choices are in order.
   static std::vector<std::string> Texts(const json& answer) {
     std::vector<std::string> texts;
     for (const json& choice : answer["choices"]) {
@@ -227,7 +227,7 @@ TEST_F(Completions, LogprobsOfAStreamAreThoseOfTheWhole) {
 TEST_F(Completions, LogprobsEndWithTheText) {
   const json whole = Complete({{"prompt", "ab"}, {"logprobs", 0}})["choices"][0];
   const json& tokens = whole["logprobs"]["tokens"];
-  // The stop string is a token from the middle of the text: the next one that is one character.
+  // The stop string is a one-character token: the first one in the second half of the text.
   size_t at = tokens.size() / 2;
   while (at < tokens.size() && tokens[at].get<std::string>().size() > 1) ++at;
   ASSERT_LT(at, tokens.size());

@@ -152,6 +152,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool active_ = false, answering_ = false, close_ = false;
 };
 
+// The Exchange of one request: passes its calls on to the connection, on the connection's strand.
 class Request : public Exchange, public std::enable_shared_from_this<Request> {
  public:
   explicit Request(std::weak_ptr<Connection> connection) : connection_(std::move(connection)) {}

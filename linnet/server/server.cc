@@ -145,8 +145,8 @@ struct Server::Impl : HttpHandler {
         http(*this, options.http) {
     AddRoutes();
   }
-  // Destroys the batchers first, because they then end their requests, which use the endpoints and
-  // the transport.
+  // Destroys the batchers first: their destructors end the remaining requests, which use the
+  // endpoints and the transport.
   ~Impl() override {
     for (Served& model : models) model.batcher.reset();
   }
@@ -301,8 +301,8 @@ std::optional<HttpResponse> Server::Impl::Check(const HttpRequest& request) {
   }
   if (!known) return NotFound(request.path);
   if (!found->second.endpoint) return {};
-  // A page of another site can send this content type only after a preflight request (OPTIONS),
-  // which the server refuses.
+  // Keeps other sites' pages from using the server through a user's browser: they can send this
+  // content type only after a preflight request (OPTIONS), which the server refuses.
   if (!IsJson(request.Field("Content-Type"))) {
     return ErrorResponse(415,
                          "send JSON, with the header Content-Type: application/json (curl: -H "

@@ -55,9 +55,9 @@ double FileBytes(const fs::path& base) {
 const fs::file_time_type process_start = fs::file_time_type::clock::now();
 
 // Whether the file is a temporary file (AtomicFile) whose process has ended, so that nobody will
-// rename or remove it. The file's name has the number of the process. If a process with this number
-// runs but the file is older than an hour, a later process has reused the number: writing takes far
-// less time.
+// rename or remove it. The file's name ends with the id of the process. If a process with this id
+// runs but the file is older than an hour, another process has reused the id, because writing a
+// file takes far less than an hour.
 bool IsOrphan(const fs::directory_entry& file) {
   const std::string name = file.path().filename();
   constexpr std::string_view kTemporary = ".tmp.";
@@ -75,7 +75,8 @@ bool IsOrphan(const fs::directory_entry& file) {
   std::error_code error;
   const fs::file_time_type written = file.last_write_time(error);
   if (error) return false;
-  // In a container, an earlier process with this process's number may have left the file.
+  // In a restarted container, ids begin at 1 again, so an earlier process with this process's id may
+  // have left the file.
   if (process == getpid()) return written < process_start;
   return (kill(process, 0) != 0 && errno == ESRCH) ||
          written < fs::file_time_type::clock::now() - std::chrono::hours(1);

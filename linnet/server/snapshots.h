@@ -62,8 +62,7 @@ class Snapshots {
     std::shared_ptr<const Snapshot> snapshot;
   };
   // Returns the snapshot of the whole prompt if it exists and has outputs, else the snapshot of the
-  // longest proper prefix that has one. Only prefixes of a multiple of Scheduler::kPiece tokens are
-  // considered.
+  // longest proper prefix that has one and whose length is a multiple of Scheduler::kPiece.
   Found Find(std::span<const int32_t> prompt);
 
   // Adds the snapshot of `prefix`. An existing one stays unless it lacks outputs that this one has.

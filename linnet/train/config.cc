@@ -234,7 +234,7 @@ void VisitMixerOptions(Config& c, MixerSpec& mixer, const Visit& visit) {
 
 bool HasOption(const MixerInfo& info, const char* name, bool of_softmax) {
   return of_softmax
-             ? info.windows
+             ? info.windows  // true for softmax attention only
              : std::find(info.options.begin(), info.options.end(), name) != info.options.end();
 }
 

@@ -17,7 +17,7 @@
 namespace linnet::train {
 
 struct TrainConfig {
-  std::string task;
+  std::string task;  // its name; help texts in VisitFields() describe all other fields
 
   std::string attention = "causal-linear";
   std::string feature_map = "elu";
@@ -130,7 +130,7 @@ struct TrainConfig {
 
 // VisitFields() is the single list of a config's fields, for flags, files and help. It calls
 // visit(name, tasks, help, field) for each field. `tasks` names all tasks that have the setting
-// (see Takes()). If its help text differs between tasks, the setting has one line for each text.
+// (see Takes()). A setting whose help text differs between tasks has one call for each text.
 
 // Network settings, which all tasks share.
 template <typename Config, typename Visit>

@@ -46,7 +46,7 @@ std::string NameIn(const MixerSpec& from, const MixerSpec& to, const std::string
   const bool from_channels = ByChannel(from), to_channels = ByChannel(to);
   if (from_channels == to_channels) {
     for (size_t i = 0; i < 3; ++i) names.emplace_back(of_to[i].name, of_from[i].name);
-  } else {  // a recurrence by channel (hgrn) has no queries and keys; its inputs serve as values
+  } else {  // a recurrence by channel (hgrn) has no queries and keys; its inputs act as values
     names.emplace_back(of_to[to_channels ? 0 : 2].name, of_from[from_channels ? 0 : 2].name);
   }
   for (const auto& [there, here] : names) {
@@ -142,7 +142,7 @@ class Matching {
     }
   }
 
-  // Copies each weight of the given model for which the new model has a tensor of the same shape.
+  // Copies the given model's weights to new tensors of the same shape and the same name (NameIn()).
   void Inherit() {
     torch::NoGradGuard no_grad;
     const std::map<std::string, Tensor> from = nn::ModelTensors(*given_);
@@ -176,13 +176,13 @@ class Matching {
   // The loss of each layer that changes, over the batch of update `step`.
   Tensor Losses(int64_t step, bool learn) {
     std::vector<Tensor> losses;
-    Tensor given_carried, carried;
+    Tensor given_carried, carried;  // values for later layers, of each model (rwkv7)
     nn::TransformerEncoderImpl& encoder = EncoderOf(*given_);
     encoder.observer = [&](size_t i, const Tensor& x, const nn::Mask& mask) {
       if (losses.size() == result_.layers.size()) return;
       const int layer = static_cast<int>(i);
       auto &given = Layer(*given_, layer), &own = Layer(*model_, layer);
-      if (result_.layers[losses.size()] != layer) {  // unchanged; later layers may read its values
+      if (result_.layers[losses.size()] != layer) {  // untrained; later layers may read its values
         if (given.attention->carries()) given.Attended(x, mask, &given_carried);
         if (own.attention->carries()) own.Attended(x, mask, &carried);
         return;

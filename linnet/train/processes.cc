@@ -49,7 +49,7 @@ std::string FirstLine(const std::exception& error) {
 struct Processes::Group {
 #ifdef LINNET_GLOO
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
-  bool here;  // on one machine, with one parent
+  bool here;  // all processes are on this machine and have one parent
 
   Group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, bool forks, bool loopback)
       : here(forks) {

@@ -23,12 +23,12 @@ namespace linnet::train {
 class Processes {
  public:
   static constexpr std::chrono::minutes kJoinTime{30};
-  // Long enough to wait while the first process validates. The end of a process is noticed at once,
-  // because its connections close.
+  // Long enough for the others to wait while the first process validates. A process that ends needs
+  // no timeout: the others see its connections close.
   static constexpr std::chrono::hours kAnswerTime{3};
-  // How long the processes of one parent wait, except the first one, before they report an error.
-  // The first one reports at once; the parent then ends the others. Every process waits twice as
-  // long before it reports a lost connection.
+  // For processes of one parent, which mostly fail together. The first process reports its error at
+  // once, and the parent ends the others, which wait this long before they report theirs. A lost
+  // connection is reported after twice this time, because the process that failed reports first.
   static constexpr std::chrono::seconds kParentsTime{2};
 
   // This process alone.
@@ -37,10 +37,10 @@ class Processes {
   Processes(Processes&&) noexcept;
   Processes& operator=(Processes&&) noexcept;
 
-  // Joins the processes that torchrun or a job scheduler has started. Reads the variables RANK,
-  // WORLD_SIZE, MASTER_ADDR, MASTER_PORT and, optionally, LOCAL_WORLD_SIZE. Without WORLD_SIZE,
-  // returns this process alone. Throws InputError if a variable is malformed or missing, or if this
-  // libtorch has no Gloo.
+  // Joins the processes that torchrun or a job scheduler has started. Reads the environment
+  // variables RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and, optionally, LOCAL_WORLD_SIZE. Without
+  // WORLD_SIZE, returns this process alone. Throws InputError if a variable is malformed or missing,
+  // or if this libtorch has no Gloo.
   static Processes FromEnvironment();
   // Whether WORLD_SIZE is set.
   static bool Launched();

@@ -407,7 +407,7 @@ class SpeechTask : public Task {
   double seconds_ = 0;
   std::vector<std::string> remarks_;
   int64_t epoch_ = -1;
-  std::vector<uint32_t> order_, batches_;
+  std::vector<uint32_t> order_, batches_;  // orders in this epoch: of utterances, of batches
 };
 
 }  // namespace

@@ -29,8 +29,8 @@ namespace linnet::train {
 // Named numbers, in the order of display.
 using Metrics = std::vector<std::pair<std::string, double>>;
 
-// Metrics as scalar tensors on the model's device. Reading a number from a GPU makes the host wait
-// for all work queued before it.
+// Metrics as scalar tensors. They stay on the model's device, because reading a number from a GPU
+// makes the host wait for all work queued before it.
 using DeviceMetrics = std::vector<std::pair<std::string, torch::Tensor>>;
 
 // Reads all numbers, waiting for the device once.

@@ -22,7 +22,7 @@ struct Batch {
   std::vector<int64_t> rows, wanted;  // indices n * L + t into inputs, and the tokens to predict
 };
 
-// Makes a batch of the sequences' tokens, of each from index begin(sequence) on.
+// Makes a batch of the sequences, each without its tokens before index begin(sequence).
 template <class BeginOf>
 Batch Padded(std::span<const TokenSequence> sequences, BeginOf begin) {
   const auto n = static_cast<int64_t>(sequences.size());

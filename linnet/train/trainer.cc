@@ -128,7 +128,7 @@ class Run {
       saved_step_ = progress_.step;
     }
     done_ = progress_.step >= steps_ && folder_.ModelStep() == progress_.step;
-    CompareProcesses(resume);  // waits until all have read the folder, which the first now changes
+    CompareProcesses(resume);  // waits until all have read the folder; the first then changes it
     if (!processes_.first()) return;
     folder_.RemoveLeftovers();
     // A resumed run keeps the old config.json until it has saved a checkpoint with the new
@@ -351,8 +351,8 @@ class Run {
     return true;
   }
 
-  // Seeds a process other than the first, each differently. A checkpoint has only the first one's
-  // random state, so the others derive a seed from each step: this makes them resumable, too.
+  // Seeds dropout in a process other than the first, by its rank and the step. A checkpoint stores
+  // only the first one's random state, so a resumed run must be able to derive the others' seeds.
   void SeedDropout() const {
     const auto rank = static_cast<uint64_t>(processes_.rank());
     torch::manual_seed(Philox(config_.seed, rank, static_cast<uint64_t>(progress_.step)).Next64());

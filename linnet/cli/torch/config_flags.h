@@ -1,9 +1,11 @@
 // The settings of a training (train/config.h) as flags of a verb.
 //
 //   ConfigFlags flags;
-//   flags.Add(*app, config, [](const char*, const std::string& of) { return Takes(of, "copy"); });
+//   flags.Add(*app, &config, [](const std::string& name, const std::string& tasks) {
+//     return train::Takes(tasks, "copy");
+//   });
 //   ...                                  // CLI11 parses
-//   flags.Apply(*app, config);           // the values of the flags on the command line
+//   flags.Apply(*app, config);           // stores the values of the flags that the user gave
 #ifndef LINNET_CLI_TORCH_CONFIG_FLAGS_H_
 #define LINNET_CLI_TORCH_CONFIG_FLAGS_H_
 

@@ -75,8 +75,9 @@ ordered_json ToJson(const Metrics& metrics) {
   return object;
 }
 
-// Writes OUT/linearize.json: the validation metrics of the given model and after each of the steps
-// that --help lists, and the error of each layer's attention before and after matching.
+// Writes OUT/linearize.json: the validation metrics of the given model and of the new model after
+// each of the three steps (copy, match, train), and the error of each layer's attention before and
+// after matching.
 void WriteRecord(const LinearizeCommand& command, const TrainConfig& config,
                  const train::MatchResult& match, const Metrics& trained) {
   ordered_json layers = ordered_json::array();
@@ -139,7 +140,8 @@ int Linearize(const LinearizeCommand& command) {
   train::MatchOptions match = command.match;
   match.model = command.run + "/model.safetensors";
   TrainConfig matching = config;
-  if (matching.steps == 0) matching.steps = 1;  // with 0, the epochs would set the length
+  // The number of steps does not matter here, but 0 would mean a number of epochs.
+  if (matching.steps == 0) matching.steps = 1;
   const train::MatchResult matched = MatchAttention(task, matching, match, hooks);
   if (matched.interrupted) {
     progress.Finish("stopped while matching; nothing was written");
@@ -174,10 +176,9 @@ void AddLinearize(CLI::App& root, int& exit_code) {
   app->add_option("FOLDER", command.run, "Folder of the run of 'linnet train' that made the model")
       ->type_name("")
       ->required();
-  app->add_option(
-         "--to", command.kind,
-         "Attention of the new model: a kind, or a pattern that its layers repeat, such as "
-         "gated-delta-net:3,full")
+  app->add_option("--to", command.kind,
+                  "Attention of the new model: a kind, or a pattern that its layers repeat "
+                  "(gated-delta-net:3,full: three layers of gated-delta-net, then one of softmax)")
       ->type_name("KIND")
       ->required();
   cli::AddOption(app, "--match-steps", command.match.steps, "N",

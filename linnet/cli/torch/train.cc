@@ -121,7 +121,8 @@ TrainConfig Resolve(const TrainCommand& command) {
   return config;
 }
 
-// Trains as one of several processes, of which the first reports.
+// Trains in this process, alone or together with others (`processes`). Only the first process
+// reports.
 int TrainTogether(const TrainCommand& command, const TrainConfig& config,
                   const train::Processes& processes) {
   std::signal(SIGPIPE, SIG_IGN);  // training continues if the reader of the progress exits
@@ -175,14 +176,15 @@ int TrainInForks(const TrainCommand& command, const TrainConfig& config) {
   const TemporaryFolder folder;
   const cli::Forks forks = cli::Fork(command.processes);
   if (forks.parent()) return forks.exit_code;
-  train::Processes processes;  // outside the try block: its connections must outlive the wait
+  // Outside the try block: its connections must stay open while the catch block sleeps.
+  train::Processes processes;
   try {
     processes =
         train::Processes::OnThisMachine(forks.rank, command.processes, folder.path() + "/store");
     return TrainTogether(command, config, processes);
   } catch (...) {
-    // Most errors occur in all processes. Only rank 0 reports at once: when it exits, the parent
-    // ends the others, before their wait is over.
+    // Most errors occur in all processes, but are to be reported once. So only rank 0 reports at
+    // once. When it exits, the parent ends the others, which are still asleep.
     if (forks.rank > 0) std::this_thread::sleep_for(train::Processes::kParentsTime);
     throw;
   }
@@ -194,7 +196,7 @@ int RunTraining(const TrainCommand& command) {
     cli::StopAtSignals();
     return TrainTogether(command, config, train::Processes::FromEnvironment());
   }
-  Validate(config);  // reports errors once
+  Validate(config);  // before the fork, so that an error is reported once
   CheckProcesses(config, command.processes);
   if (train::Processes::Launched()) {
     throw InputError("--processes: this process was started by torchrun or a job scheduler ",
