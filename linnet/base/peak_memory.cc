@@ -26,8 +26,9 @@ int64_t AvailableMemory() {
   for (std::string line; std::getline(info, line);) {
     if (line.starts_with("MemAvailable:")) available = int64_t{1024} * std::stoll(line.substr(13));
   }
-  // Applies the container's limit. Control groups of version 2 and of version 1 keep it in different
-  // files. Without a limit, memory.max contains the text "max", for which number() returns 0.
+  // Applies the container's limit. Control groups of version 2 and of version 1 keep it in
+  // different files. Without a limit, memory.max contains the text "max", for which number()
+  // returns 0.
   const auto number = [](const char* path) {
     int64_t value = -1;
     std::ifstream(path) >> value;

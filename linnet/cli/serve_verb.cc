@@ -288,7 +288,7 @@ SIGTERM stops the server after the running requests. If LINNET_API_KEY is set in
   AddOption(verb, "--snapshot-folder-size", options->folder_mb, "MB",
             "Maximum size of --snapshot-folder", Between(0, 1e9));
   AddOption(verb, "--max-candidates", server.limits.candidates, "N",
-            "Largest n that a request may have: second lines of a couplet, or texts per prompt",
+            "Largest 'candidates' (couplets) or 'n' (texts) that a request may have",
             Between(1, 1024));
   AddOption(verb, "--max-tokens", server.limits.tokens, "N",
             "Largest max_tokens that a text request may have; the prompt does not count",

@@ -69,8 +69,9 @@ void Run(CompleteArguments& options) {
   CheckSheet(spec, options.model, options.count * (options.alternatives + 2), columns,
              options.drawing);
   const std::vector<uint8_t> originals = Originals(options, drawer);
-  const size_t bytes = originals.size() / options.count;  // of one image
-  const size_t known =                                    // bytes of an image's given rows
+  // Bytes of one image, and of its given rows.
+  const size_t bytes = originals.size() / options.count;
+  const size_t known =
       static_cast<size_t>(rows) * bytes / static_cast<size_t>(spec.image()->height);
 
   // The sheet has one column per image. From top to bottom, a column shows the given part, the

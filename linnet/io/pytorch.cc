@@ -207,7 +207,7 @@ void CopyStrided(const PickledTensor& tensor, size_t element, const std::byte* f
 }
 
 // A dict, and the key (`name`) under which its parent holds it. A hostile file may have many dicts
-// with long keys, so only KeyOf() joins keys to paths.
+// with long keys, so a Candidate holds no path: Search::KeyOf() builds it on demand.
 struct Candidate {
   PickleRef dict = 0;
   size_t depth = 0, parent = 0;  // parent: index in Search::dicts

@@ -1,4 +1,5 @@
-// Helpers for tests that use files: a temporary folder, the message of an Error, data sets' paths.
+// Helpers for tests that use files: a temporary folder, the message of an Error, paths of data
+// sets.
 //
 //   TempDir dir;
 //   WriteFileAtomically(dir / "a.idx", bytes);

@@ -75,8 +75,8 @@ bool IsOrphan(const fs::directory_entry& file) {
   std::error_code error;
   const fs::file_time_type written = file.last_write_time(error);
   if (error) return false;
-  // In a restarted container, ids begin at 1 again, so an earlier process with this process's id may
-  // have left the file.
+  // In a restarted container, ids begin at 1 again, so an earlier process may have had this
+  // process's id.
   if (process == getpid()) return written < process_start;
   return (kill(process, 0) != 0 && errno == ESRCH) ||
          written < fs::file_time_type::clock::now() - std::chrono::hours(1);

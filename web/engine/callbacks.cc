@@ -1,6 +1,7 @@
-// JavaScript functions as callbacks of the C API: a WebAssembly module can take the address of an
-// imported function. linnet.js provides the two imported functions below. They call the JavaScript
-// function that has the number `data`.
+// Lets JavaScript functions be callbacks of the C API, which takes function pointers. The module
+// imports the two linnet_js_... functions from linnet.js and exports functions that return their
+// addresses. An imported function calls the JavaScript callback whose number is `data` (see
+// withCallback() in linnet.js).
 #include <cstddef>
 
 #include "linnet/linnet.h"

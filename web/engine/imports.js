@@ -1,4 +1,4 @@
-// The functions of callbacks.cc that linnet.js provides, declared for emscripten's linker.
+// Declares, for emscripten's linker, the functions that callbacks.cc imports. linnet.js provides their bodies.
 mergeInto(LibraryManager.library, {
   progress: function() {},
   reader: function() {},

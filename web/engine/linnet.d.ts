@@ -1,4 +1,5 @@
-// Types of linnet.js, which describes the engine. Calls with wrong arguments throw a LinnetError of kind 'input'.
+// Types of linnet.js. The comments there describe the functions. Calls with wrong arguments throw a LinnetError of kind
+// 'input'.
 
 export type Kind = 'input' | 'runtime' | 'memory' | 'unsupported' | 'internal' | 'cancelled';
 
@@ -50,7 +51,7 @@ export class Linnet {
 
 export interface Couplet {
   text: string;
-  /** Sum of log p over its characters, in nats. */
+  /** Log-probability of the line: the sum over its characters, in nats. */
   logProbability: number;
 }
 
@@ -67,7 +68,7 @@ export class Model {
   readonly outputs: number;
   /** Maximum length of the training sequences. */
   readonly positions: number;
-  /** Whether longer sequences are an error. */
+  /** Whether sequences longer than `positions` are an error. */
   readonly limited: boolean;
   readonly stateKind: 'none' | 'constant' | 'cache' | 'tokens';
   /** Bytes of one sequence's new state. */
@@ -96,7 +97,7 @@ export class Model {
     /** Receives each piece of text; must not call linnet. Returns false to end the text. */
     reader?(piece: string): boolean | void;
   }): string;
-  /** candidates: 5 unless given. */
+  /** `candidates` is 5 by default. */
   couplets(first: string, options?: Sampling & {candidates?: number; beam?: number; freeForm?: boolean}): Couplet[];
 }
 

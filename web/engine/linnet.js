@@ -7,9 +7,9 @@
 //   const outputs = state.step([0]);              // the head's outputs for the next byte
 //   const byte = model.drawByte(outputs, 1, {seed: 7});
 //
-// linnet.d.ts has the types. A model or state owns memory of the module. free() releases the memory at once; without
-// free(), it is released when JavaScript collects the object. A call blocks its thread, so pages call from a worker.
-// Callbacks must not call linnet.
+// linnet.d.ts has the types. A Model or State owns memory of the WebAssembly module. free() releases this memory at once;
+// without free(), it is released when JavaScript collects the object. A call blocks its thread, so pages call from a
+// worker. Callbacks must not call linnet.
 
 const STATUS = ['', 'input', 'runtime', 'memory', 'unsupported', 'internal', 'cancelled'];
 const STATE_KINDS = ['none', 'constant', 'cache', 'tokens'];
@@ -34,7 +34,7 @@ function checkWhole(values, name, most = 0x7fffffff) {
   }
 }
 
-/** Loads the module: bytes, a Response, a promise of either, or a WebAssembly.Module. */
+/** Loads linnet.wasm, given as bytes, a Response, a promise of either, or a WebAssembly.Module. */
 export async function load(source) {
   let given = await source;
   if (typeof Response !== 'undefined' && given instanceof Response) {
@@ -102,14 +102,14 @@ export class Linnet {
     });
   }
 
-  // The methods below are for the other classes of this file. `at` is an address in the module's memory.
+  // The methods below are for the other classes of this file. Except in scope(), `at` is an address in the module's memory.
 
-  // A view of the memory, valid until the module's memory grows.
+  // A view of `size` bytes of the module's memory, valid until that memory grows.
   bytes(at, size) {
     return new Uint8Array(this.c.memory.buffer, at, size);
   }
 
-  // The string at `at`, which ends with NUL.
+  // The string that begins at `at` and ends before a NUL.
   text(at) {
     const memory = new Uint8Array(this.c.memory.buffer);
     return decode(memory.subarray(at, memory.indexOf(0, at)));
@@ -128,7 +128,7 @@ export class Linnet {
     if (this.#inCallback) throw new LinnetError('input', 'a callback must not call linnet');
   }
 
-  // Returns the pointer that a call of the C API gave; throws the call's error if it is NULL.
+  // Returns `pointer`, the result of a call of the C API. Throws the call's error if it is NULL.
   handle(pointer) {
     if (pointer === 0) throw this.error();
     return pointer;
@@ -253,7 +253,7 @@ export class Model {
     this.linnet = linnet;
     this.model = Model.#open(linnet, file, precision, label);
     this.engine = linnet.c.linnet_engine_new(this.model, 1);
-    const {c} = linnet, {model, engine} = this;  // no `file` in the closure, which would keep it alive
+    const {c} = linnet, {model, engine} = this;  // the closure must not hold `this` or `file`: it would keep them alive
     linnet.own(this, () => {
       c.linnet_engine_free(engine);
       c.linnet_model_free(model);
@@ -379,7 +379,7 @@ export class Model {
 
   // Text
 
-  /** The tokens of a text, as an Int32Array. With `prompt`, those that the model reads before a text come first. */
+  /** The tokens of a text, as an Int32Array. With `prompt`, they follow the tokens that the model reads before a text. */
   encode(text, {prompt = false} = {}) {
     const {linnet} = this, encode = prompt ? linnet.c.linnet_encode_prompt : linnet.c.linnet_encode;
     return linnet.scope(at => {
@@ -489,7 +489,7 @@ export class State {
     return this.#c.linnet_state_batch(this.state);
   }
 
-  /** Tokens that a sequence has read. */
+  /** Number of tokens that a sequence has read. */
   position(sequence = 0) {
     checkWhole([sequence], 'sequence');
     const position = this.#c.linnet_state_position(this.state, sequence);

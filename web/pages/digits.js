@@ -1,10 +1,11 @@
-// The page of digits: draws on a sheet of 28 x 28 pixels; the network continues below the cut.
+// The page of digits. The visitor draws the upper part of a digit on a sheet of 28 x 28 pixels, and the network draws
+// the part below the cut, the dashed line.
 'use strict';
 const SIDE = 28, COUNT = 6;
 const at = id => document.getElementById(id);
 const paper = at('paper');
 let drawing = new Float32Array(SIDE * SIDE);  // 0 .. 255, white on black as in MNIST
-let surprise = null;  // bits of each pixel of the drawing, if asked for
+let surprise = null;  // -log2 p of each pixel of the drawing, in bits; null: not computed yet
 let answers = [];  // the continuations in the gallery: {pixels, bits, canvas}
 let erasing = false, cursor = null;  // cursor: {x, y} of the pixel that the arrow keys have reached
 
@@ -132,7 +133,7 @@ function gallery() {
   }));
 }
 
-// Continues the bytes `known`: six times in the gallery or, with `alone`, once on the sheet.
+// Continues the image whose first bytes are `known`: six times in the gallery or, with `alone`, once on the sheet.
 async function continueFrom(known, alone, seed, signal) {
   const temperature = Number(at('temperature').value);
   const given = {...studio.models.digits, known, count: alone ? 1 : COUNT, seed, temperature};

@@ -1,9 +1,10 @@
-// The memory of a network while it draws: the sums of phi(k) v^T of every head, as pictures.
+// The page "Under the hood": shows the memory of a network while it draws, the sum of phi(k) v^T of each head as a
+// picture.
 'use strict';
 const at = id => document.getElementById(id);
 const SIDE = 28;
 const DELAYS = [1000, 500, 300, 200, 120, 80, 40, 20, 5, 0];  // milliseconds a pixel, by the slider
-let heads = [];  // a canvas for each head, in the order of layers
+let heads = [];  // a canvas for each attention head, layer by layer
 
 studio.begin({
   zh: {
@@ -58,7 +59,7 @@ function show({sums, layers, heads: perLayer, dim}) {
   });
 }
 
-let last = null;  // the worker's last event
+let last = null;  // data of the worker's last event 'state'
 function report() {
   if (last === null) return;
   at('position').textContent = shell.filled('of', {n: last.position + 1});

@@ -3,7 +3,7 @@
 'use strict';
 const at = id => document.getElementById(id);
 const LANES = ['gated', 'softmax'], PIXELS = 784;
-let laps = {gated: [], softmax: []};  // [position, microseconds per pixel] of each message of the worker
+let laps = {gated: [], softmax: []};  // [pixels drawn, microseconds per pixel] of each event 'lap' of the worker
 
 studio.begin({
   zh: {
@@ -30,7 +30,8 @@ studio.begin({
   },
 });
 
-// Smooths the times of a lane: each becomes the mean over the laps that ended within the last fifty pixels.
+// Smooths the times of a lane (one of the two networks): each time becomes the mean over the laps that ended within the
+// last fifty pixels, weighted by the pixels of a lap.
 function smooth(lane) {
   return laps[lane].map(([position], i) => {
     let sum = 0, pixels = 0;

@@ -1,5 +1,5 @@
-// Shared by the pages of the studio, whose models run in this browser: calls of worker.js, and common parts of pages.
-// Pages load it after shell.js.
+// Code shared by the pages of the studio, whose models run in this browser: calls of worker.js, and common parts of the
+// pages. Pages load it after shell.js.
 'use strict';
 
 const studio = {
@@ -7,7 +7,7 @@ const studio = {
   waiting: new Map(),  // the running tasks by id: {handle, resolve, reject}
   count: 0,  // the id of the last task
 
-  // The models, as web/build writes them: file and precision.
+  // The models that web/build writes: `file` is the name without .safetensors, `precision` the one to run it in.
   models: {
     digits: {file: 'digits', precision: 'int8'},
     gated: {file: 'digits-gated-delta', precision: 'int8'},
@@ -28,14 +28,14 @@ const studio = {
     return modules && typeof WebAssembly !== 'undefined' && WebAssembly.validate(probe);
   },
 
-  // Runs a task of the worker. handle(event, data) receives its events. Resolves to its result; rejects at once when
-  // `signal` aborts.
+  // Runs a task of worker.js. handle(event, data) receives the task's events. Resolves to the task's result; rejects at
+  // once when `signal` aborts.
   run(task, given, {handle = () => {}, signal} = {}) {
     if (signal?.aborted) return Promise.reject(signal.reason);
     if (this.worker === null) {
       this.worker = new Worker('worker.js', {type: 'module'});
       this.worker.onmessage = ({data}) => this.receive(data);
-      this.worker.onerror = event => {  // the next task starts another worker
+      this.worker.onerror = event => {  // the next call of run() starts another worker
         this.worker.terminate();
         this.worker = null;
         for (const {reject} of this.waiting.values()) reject(new Error(event.message || shell.text('broken')));
@@ -73,7 +73,8 @@ const studio = {
     if (!this.supported()) shell.say(['old']);
   },
 
-  // Runs body(signal), the work of the page, and stops earlier work. body resolves to the final message, [key, values].
+  // Stops earlier work of the page, then runs body(signal). body resolves to the message to show at the end, [key,
+  // values].
   working: null,  // the AbortController of the work in progress
   async work(body) {
     if (!this.supported()) return;
@@ -102,7 +103,7 @@ const studio = {
 
   loading({loaded, total}) {
     if (loaded === total) return shell.say(['working']);
-    const percent = Math.min(100, 10 * Math.floor(10 * loaded / total));  // few steps: screen readers read them out
+    const percent = Math.min(100, 10 * Math.floor(10 * loaded / total));  // in steps of 10%, because screen readers read each one out
     const words = ['loading', {progress: total > 0 ? `${percent} %` : this.bytes(loaded)}];
     if (JSON.stringify(words) !== JSON.stringify(shell.said[0])) shell.say(words);
   },
@@ -112,7 +113,7 @@ const studio = {
   },
 
   // Draws gray pixels [height, width] on a canvas of this size: dark on light in both themes. Pixels before `from` are
-  // transparent. heat: bits of each pixel, shown in red.
+  // transparent. heat: -log2 p of each pixel in bits, shown in red; null: no red.
   paint(canvas, pixels, {from = 0, heat = null} = {}) {
     const context = canvas.getContext('2d');
     const image = context.createImageData(canvas.width, canvas.height);

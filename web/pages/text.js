@@ -1,4 +1,5 @@
-// The page of text: a language model of bytes continues a prompt. A click on a character continues from there.
+// The page of text. A language model of bytes continues a prompt. If the visitor clicks a character of the text, the
+// model continues from there.
 'use strict';
 const at = id => document.getElementById(id);
 const TOKENS = 600;

@@ -1,5 +1,6 @@
-// Runs models in a worker, so that the page never waits. The page sends {id, task, ...arguments} to begin a task and
-// {stop: id} to stop it. The worker answers with {id, event, ...} and finally with {id, done} or {id, error}.
+// Runs models in a worker, so that they never block the page. The page sends {id, task, ...arguments} to begin a task and
+// {stop: id} to stop it. The worker reports with any number of messages {id, event, ...} and finally with {id, done} or
+// {id, error}.
 import {load} from './linnet.js';
 
 let loading = null;  // the promise of the engine; null again after a failure
@@ -7,10 +8,10 @@ const engine = () => loading ??= load(fetch('linnet.wasm')).catch(error => {
   loading = null;
   throw error;
 });
-const models = new Map();  // by file and precision: {opened: promise, tells: the `tell` of each waiting task}
+const models = new Map();  // by file and precision: {opened: promise of the model, tells: functions that report its download}
 const running = new Set();  // ids of the tasks in progress, except stopped ones
 
-// turn() lets the worker receive waiting messages, such as a stop, before the task goes on.
+// A task awaits turn() to let the worker receive pending messages, such as a stop, before the task continues.
 const channel = new MessageChannel();
 const turns = [];  // functions that continue the waiting tasks
 channel.port1.onmessage = () => turns.shift()();
@@ -65,7 +66,8 @@ function tensors(bytes) {
     [name, new Float32Array(bytes.slice(8 + size + one.data_offsets[0], 8 + size + one.data_offsets[1]).buffer)]));
 }
 
-// Limits the messages of a task to about 60 a second. yield() lets messages in; false: the page has stopped the task.
+// Limits the messages of a task to about 60 a second: a task reports only if due(), then awaits yield(), which lets the
+// worker receive messages. yield() resolves to false if the page has stopped the task.
 class Pace {
   #last = performance.now();
 
@@ -85,7 +87,7 @@ class Pace {
 }
 
 const tasks = {
-  /** Opens a model and reads some tokens, so that the browser compiles what a step needs. */
+  /** Opens a model and reads some tokens, so that the browser compiles the code of a step before it is timed. */
   async warm({file, precision}, tell) {
     const state = (await model(file, precision, tell)).newState(1), begin = performance.now();
     for (let i = 0; i < 200 && performance.now() - begin < 300; ++i) state.step([0]);
@@ -93,7 +95,8 @@ const tasks = {
     return {};
   },
 
-  /** Completes an image `count` times, byte by byte: events {from, bytes [count][...], bits [count][...]}. */
+  /** Completes an image `count` times, byte by byte. Its events {from, bytes [count][...], bits [count][...]} hold the
+   *  bytes from index `from` on and their -log2 p. */
   async complete({file, precision, known, count, seed, temperature}, tell, id) {
     const net = await model(file, precision, tell);
     const pace = new Pace(id), total = net.imageBytes;
@@ -128,7 +131,7 @@ const tasks = {
     return {microseconds: 1000 * (performance.now() - begin) / ((total - known.length) * count), stateBytes: net.stateBytes};
   },
 
-  /** The surprise of every byte of an image, -log2 p in bits: [imageBytes], 0 for the first byte. */
+  /** Computes the surprise of every byte of an image: -log2 p in bits, [imageBytes]; 0 for the first byte. */
   async surprise({file, precision, image}, tell) {
     const net = await model(file, precision, tell);
     const state = net.newState(1);
@@ -138,9 +141,9 @@ const tasks = {
       p === 0 ? 0 : net.byteBits(outputs.subarray((p - 1) * net.outputs, p * net.outputs), byte, p))};
   },
 
-  /** Draws one image at full speed: events {position, bytes, microseconds, usedBytes}, where microseconds is the time
-   *  per byte since the last event. A cache has room for the whole image; usedBytes counts only the keys and values so
-   *  far. */
+  /** Draws one image at full speed: events {position, bytes, microseconds, usedBytes}, where microseconds is the mean
+   *  time per byte since the last event. usedBytes is the size of the state. The state of softmax attention, a cache, has
+   *  room for the whole image; usedBytes counts only its part in use. */
   async race({file, precision, seed}, tell, id) {
     const net = await model(file, precision, tell);
     const pace = new Pace(id), state = net.newState(1), total = net.imageBytes;
@@ -168,8 +171,9 @@ const tasks = {
     }
   },
 
-  /** Draws an image slowly: events {position, byte, bits, stateBytes, sums [layers, heads, F, M], ...} with the sums of
-   *  phi(k) v^T. The latest keys and values, at most eight of each, are not in the sums yet. */
+  /** Draws an image with a pause after each byte: events {position, byte, bits, stateBytes, sums, ...}, where sums
+   *  [layers, heads, F, M] are the sums of phi(k) v^T in the state. The latest keys and values, at most eight of each, are
+   *  not in the sums yet. */
   async watch({file, seed, milliseconds}, tell, id) {
     const net = await model(file, 'f32', tell);
     const pace = new Pace(id), state = net.newState(1), {layers, heads, query_dim: dim} = net.spec;
@@ -225,8 +229,8 @@ const tasks = {
     }
   },
 
-  /** The most likely answers to a couplet: {candidates: [{text, score}], unknown}. unknown is empty: unlike linnet serve,
-   *  the engine does not tell which characters are unknown. */
+  /** Writes second lines for a couplet's first line, the most likely first: {candidates: [{text, score}], unknown}.
+   *  unknown is always empty: unlike linnet serve, the engine does not tell which characters are unknown. */
   async couplets({file, precision, first, candidates}, tell) {
     const net = await model(file, precision, tell);
     const lines = net.couplets(first, {candidates});
