@@ -1,8 +1,9 @@
-// linnet bench generate: times whole images, sampling included. The limit per token is the longer
-// of two times: a token's share of reading the weights once for the whole batch, and multiplying
-// with them. Both follow from the rates that simple loops reach in the same run. For softmax
-// attention, the time to read the cached keys and values is added. With --stateless, the limit per
-// token is the time to multiply all positions so far with the weights.
+// linnet bench generate: times whole images, sampling included. The limit, the shortest possible
+// time per token, is the longer of two times: that of reading the weights once for the whole batch,
+// divided by the batch, and that of a token's products with them. Both follow from the rates that
+// simple loops reach in the same run. For softmax attention, the time to read the cached keys and
+// values is added. With --stateless, the limit per token is the time to multiply all positions so
+// far with the weights.
 #include <algorithm>
 #include <functional>
 #include <iostream>
@@ -351,7 +352,7 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
                                   .identity = identity}};
   if (!eighths.empty()) {
     records.push_back({.name = "generate/flatness",
-                       .label = label + "  (last eighth of the steps over the first)",
+                       .label = label + "  (time of the last eighth of the steps / of the first)",
                        .value = eighths.back() / eighths.front(),
                        .unit = "x",
                        .limit = 1,

@@ -1,5 +1,5 @@
 # Decides whether to build the CUDA kernels: sets LINNET_CUDA to ON or OFF and, if ON, enables the
-# language. CMAKE_CUDA_COMPILER and CMAKE_CUDA_ARCHITECTURES may be given.
+# language CUDA. The user may set CMAKE_CUDA_COMPILER and CMAKE_CUDA_ARCHITECTURES.
 set(LINNET_CUDA AUTO CACHE STRING "Build the CUDA kernels: ON, OFF, or AUTO (ON if nvcc is found)")
 set_property(CACHE LINNET_CUDA PROPERTY STRINGS AUTO ON OFF)
 
@@ -51,13 +51,13 @@ else()
     set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
   endif()
   set(LINNET_CUDA ON)
-  # find_package(Torch) changes the variables that are copied here.
+  # Copies for linnet/kernels/cuda, since find_package(Torch) changes the originals.
   set(LINNET_CUDA_ARCHITECTURES "${CMAKE_CUDA_ARCHITECTURES}")
   set(LINNET_CUDA_FLAGS "${CMAKE_CUDA_FLAGS}")
 endif()
 
-# Whether to test the CUDA kernels on the CPU (linnet/kernels/cuda/tile_executor.h). The executor names the places of
-# faults by std::source_location, which clang has from version 15 on.
+# LINNET_TILE_EXECUTOR: whether to test the CUDA kernels on the CPU (linnet/kernels/cuda/tile_executor.h). The executor
+# reports faults with std::source_location, which clang has from version 15 on.
 set(LINNET_TILE_EXECUTOR ${LINNET_TESTS})
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 15)
   set(LINNET_TILE_EXECUTOR OFF)

@@ -17,7 +17,8 @@ function(linnet_library folder)
 endfunction()
 
 # linnet_sources(VARIABLE PATTERN ...)
-#   Sets VARIABLE to the files that match, without tests. New files need no line in CMakeLists.txt.
+#   Sets VARIABLE to the files that match, except tests and references (*_test.cc, *_ref.cc). New files need no line in
+#   CMakeLists.txt.
 function(linnet_sources variable)
   file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${ARGN})
   list(FILTER sources EXCLUDE REGEX "_(test|ref)\\.cc$")
@@ -36,15 +37,16 @@ function(linnet_cold_code target)
 endfunction()
 
 # linnet_large_unity(TARGET)
-#   With LINNET_UNITY, compiles up to 16 files at a time: each compilation with torch's precompiled headers instantiates
-#   their templates again, which takes 5 seconds.
+#   With LINNET_UNITY, merges up to 16 files into one compilation, because each compilation with torch's precompiled
+#   headers instantiates their templates again, which takes 5 seconds.
 function(linnet_large_unity target)
   set_target_properties(${target} PROPERTIES UNITY_BUILD_BATCH_SIZE 16)
 endfunction()
 
 # linnet_torch_headers(TARGET)
 #   Compiles a program with linnet_ops' precompiled torch headers: parsing them takes longer than compiling most files.
-#   A precompiled header requires the same code generation as in linnet_ops: position-independent, as in a library.
+#   A program that reuses them must be compiled with the same flags as linnet_ops, a library: with -fPIC, not with the
+#   -fPIE that CMake sets for programs.
 function(linnet_torch_headers target)
   set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
   target_compile_options(${target} PRIVATE -fPIC)
@@ -83,9 +85,10 @@ function(linnet_test name)
 endfunction()
 
 # linnet_one_processor(TEST ...)
-#   Lets ctest run each of these tests on one processor of its own. Threads of several tests that run beside each other
-#   otherwise wait for each other at barriers: runtime_conformance_test takes 126 seconds on one of two processors, and
-#   took 290 beside another test on both. These are the long tests, so COST makes ctest start them first.
+#   Lets ctest run each of these tests on one processor of its own. Otherwise concurrent tests share processors, and at
+#   a barrier the threads of a test wait for one that is not running. On a machine of two processors,
+#   runtime_conformance_test takes 126 seconds on its own processor; it took 290 when it shared both with another test.
+#   These are the long tests, so COST makes ctest start them first.
 function(linnet_one_processor)
   set_tests_properties(${ARGN} PROPERTIES PROCESSOR_AFFINITY ON COST 100)
 endfunction()
@@ -105,8 +108,8 @@ function(linnet_embed_pages variable namespace)
 endfunction()
 
 # linnet_hidden_members(TARGET)
-#   With LINNET_UNITY, GCC takes the files of a target for headers, and warns of class members whose types are in an
-#   unnamed namespace. This function turns the warning off.
+#   With LINNET_UNITY, a target's files are #included, so GCC takes them for headers and warns of class members whose
+#   types are in an unnamed namespace. This function turns the warning off.
 function(linnet_hidden_members target)
   if(LINNET_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     target_compile_options(${target} PRIVATE -Wno-subobject-linkage)

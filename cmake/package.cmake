@@ -13,7 +13,7 @@ function(linnet_half half variable)
   get_property(libraries GLOBAL PROPERTY linnet_${half}_libraries)
   list(TRANSFORM folders REPLACE "(.+)" "$<TARGET_OBJECTS:linnet_\\1>")
   list(REMOVE_DUPLICATES libraries)
-  list(REMOVE_ITEM libraries nlohmann_json::nlohmann_json)  # headers only, and none is installed
+  list(REMOVE_ITEM libraries nlohmann_json::nlohmann_json)  # header-only: nothing to link
   set(${variable} ${folders} PARENT_SCOPE)
   set(${variable}_libraries ${libraries} PARENT_SCOPE)
 endfunction()
@@ -60,7 +60,7 @@ if(LINNET_TRAIN)
   install(EXPORT linnet-nn NAMESPACE linnet:: DESTINATION ${package_dir} COMPONENT nn)
   install(DIRECTORY linnet/nn linnet/train DESTINATION include/linnet COMPONENT nn
           FILES_MATCHING PATTERN "*.h" PATTERN "test_*.h" EXCLUDE)
-  # The operations, and the headers that the headers of nn and train include.
+  # Installs the headers of the operations, and the other headers that those of nn and train include.
   foreach(header base/function_ref base/parallel base/progress io/json kernels/activation kernels/adam
           kernels/bfloat16 kernels/causal_linear kernels/linear_attention kernels/scan kernels/strided
           model/feature_map model/gated model/mixer model/names model/spec model/stem model/tensor_info

@@ -11,7 +11,7 @@ install(TARGETS ${programs} COMPONENT program RUNTIME DESTINATION ${CMAKE_INSTAL
 install(DIRECTORY models/ DESTINATION ${CMAKE_INSTALL_DATADIR}/linnet/models COMPONENT program
         FILES_MATCHING PATTERN "*.safetensors" PATTERN "README.md")
 
-# scripts/manual runs the programs to write their man pages, but cross-built programs cannot run here.
+# scripts/manual runs the programs to write their man pages. A cross build cannot run its programs: set LINNET_MANUAL.
 set(LINNET_MANUAL "" CACHE PATH "Folder with man pages and completions to install, of another build (its manual/)")
 find_package(Python3 QUIET COMPONENTS Interpreter)
 if(LINNET_MANUAL)

@@ -10,9 +10,11 @@ function(linnet_header_library name folder)
 endfunction()
 linnet_header_library(PkgConfig::hwy hwy)
 linnet_header_library(nlohmann_json::nlohmann_json nlohmann)
+linnet_header_library(linnet_kissfft kissfft)
+set(LINNET_KISSFFT ${headers})
 
-# Small code, because a visitor downloads it, but fast kernels. If -Os were set for all files, emscripten would ignore
-# the -O3 of the kernels.
+# Compiles for size, since a visitor downloads the code, but the kernels for speed. If -Os were set for all files,
+# emscripten would ignore the -O3 of the kernels.
 set(CMAKE_CXX_FLAGS_RELEASE -DNDEBUG)
 add_compile_options($<IF:$<STREQUAL:$<TARGET_PROPERTY:NAME>,linnet_kernels>,-O3,-Os>)
 

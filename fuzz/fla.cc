@@ -13,7 +13,8 @@
 namespace linnet::fuzz {
 namespace {
 
-// A folder with a model.safetensors, removed at the end of the process.
+// A folder with a model.safetensors, removed at the end of the process. FlaModel::Open() reads the
+// rank of a gla gate from the file's only tensor.
 struct Folder {
   Folder() : path(std::filesystem::temp_directory_path() / StrCat("linnet_fuzz_fla.", getpid())) {
     std::filesystem::create_directory(path);

@@ -18,6 +18,7 @@ const FuzzTarget kTokenizer = {
       });
       if (!inside) std::abort();
       tokenizer.Decode(tokens);
+      // A model file stores the JSON of With(), which must define the same tokenizer.
       const Tokenizer again(Tokenizer::With(json, tokenizer.end().value_or(-1), "again"), "again");
       if (again.Encode(text) != tokens) std::abort();
     }};

@@ -26,7 +26,7 @@ using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
 using Optional = c10::optional<Tensor>;
-// The arguments of an operation; `offsets` is cu_seqlens. If given, q, k, v are [1, T, H, D or M].
+// The arguments of an operation. `offsets` is cu_seqlens; with it, q, k, v are [1, T, H, D or M].
 using Inputs = ops::FusedCausalLinearInputs;
 using Gradients = ops::FusedCausalLinearGradients;
 
@@ -56,7 +56,7 @@ Tensor OrEmpty(const Tensor& x, const Tensor& like) {
 
 // ---- The opaque operations: kernels ----
 
-// (out, kept, s, z): `kept` is for the backward pass; s and z are those after the last position.
+// (out, kept, s, z): `kept` is for the backward; s and z are the state after the last position.
 using Forwarded = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using ForwardKernel = Forwarded(const Tensor& q, const Tensor& k, const Tensor& v,
                                 const Optional& lengths, const Optional& cu_seqlens,
@@ -151,7 +151,8 @@ int64_t Kept(const Tensor& q, const Tensor& v, const Optional& cu_seqlens) {
   return ops::CausalLinearKeptSize(q, v, cu_seqlens ? cu_seqlens->size(0) - 1 : 0);
 }
 
-// Checks again, since a traced graph may call the opaque operations with other shapes.
+// Repeats the checks of Attention() below, since a traced graph may call the opaque operations with
+// other shapes.
 void CheckInputs(const Inputs& x, const CausalLinearOptions& options) {
   CausalLinearState* state = nullptr;
   CausalLinearState given = x.state;
@@ -195,7 +196,7 @@ Forwarded Forward(const Tensor& q, const Tensor& k, const Tensor& v, const Optio
     }
   }
   const PlainResults y = Plain(x, with_state, options);
-  // The plain form keeps nothing, but shapes must not depend on the form.
+  // The plain form needs no `kept`, but a tracer needs shapes that do not depend on the form.
   return {y.out, torch::zeros({Kept(q, v, cu_seqlens)}, q.options()), OrEmpty(y.state.s, q),
           OrEmpty(y.state.z, q)};
 }
@@ -280,7 +281,8 @@ class Function : public torch::autograd::Function<Function> {
     context->mark_non_differentiable(constant);
     const Inputs x = InputsOf(q, k, v, lengths, cu_seqlens, s, z);
     context->save_for_backward({q, k, v, out, kept, x.lengths, x.offsets, x.state.s, x.state.z});
-    // Otherwise, autograd would fill missing gradients with zeros: real tensors, even if q is fake.
+    // Otherwise, autograd would fill missing gradients with zeros: real tensors, even if q is a
+    // FakeTensor.
     context->set_materialize_grads(false);
     context->saved_data["feature_map"] = feature_map;
     context->saved_data["normalize"] = normalize;

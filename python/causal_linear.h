@@ -2,7 +2,8 @@
 //
 // The public operations check and cast their arguments. They are composed of one opaque forward and
 // one opaque backward operation, linnet::_causal_linear_forward and _backward. A tracer sees these
-// two for every type and device; they choose between the fused and the plain form internally.
+// two for every type and device; they choose between the fused and the plain form (ops/plain.h)
+// internally.
 #ifndef LINNET_PYTHON_CAUSAL_LINEAR_H_
 #define LINNET_PYTHON_CAUSAL_LINEAR_H_
 

@@ -1,5 +1,5 @@
 // The shared library for Python: torch.ops.load_library("liblinnet_torch.so") registers
-// torch.ops.linnet. Each operation is defined in a file of its own; README.md lists them.
+// torch.ops.linnet. causal_linear.cc defines the operations; README.md lists them.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
@@ -24,6 +24,7 @@ void Autocast(const c10::OperatorHandle& op, c10::Stack* stack) {
       argument = autocast::cached_cast(at::kFloat, argument.toTensor(), device);
     }
   }
+  // Prevents callBoxed() from calling this function again.
   const c10::impl::ExcludeDispatchKeyGuard once(c10::autocast_dispatch_keyset);
   op.callBoxed(stack);
   if (!cast) return;
@@ -31,6 +32,7 @@ void Autocast(const c10::OperatorHandle& op, c10::Stack* stack) {
   result = result.toTensor().to(autocast::get_lower_precision_fp_from_device_type(device));
 }
 
+// The operations that Autocast() wraps.
 const char* const kCast[] = {"causal_linear_attention", "causal_linear_attention_state",
                              "causal_linear_attention_packed",
                              "causal_linear_attention_packed_state", "causal_linear_step"};
@@ -48,6 +50,6 @@ TORCH_LIBRARY_IMPL(linnet, CompositeExplicitAutograd, library) { CausalLinearKer
 TORCH_LIBRARY_IMPL(linnet, Meta, library) { CausalLinearMeta(library); }
 TORCH_LIBRARY_IMPL(linnet, Autograd, library) { CausalLinearAutograd(library); }
 TORCH_LIBRARY_IMPL(linnet, AutocastCPU, library) { RegisterAutocast(library); }
-TORCH_LIBRARY_IMPL(linnet, Autocast, library) { RegisterAutocast(library); }  // the key for CUDA
+TORCH_LIBRARY_IMPL(linnet, Autocast, library) { RegisterAutocast(library); }  // for CUDA
 
 }  // namespace linnet::python

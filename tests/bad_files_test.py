@@ -130,7 +130,7 @@ class BadData(Case):
         for size in (1, 3, 20, len(good) // 2, len(good) - 1):
             path.write_bytes(good[:size])
             self.bad(path)
-        path.write_bytes(good[:-6] + bytes([good[-6] ^ 1]) + good[-5:])  # in the checksum
+        path.write_bytes(good[:-6] + bytes([good[-6] ^ 1]) + good[-5:])  # one wrong bit in the checksum
         self.bad(path)
         path.write_bytes(good[:200] + bytes(200) + good[400:])
         self.bad(path)

@@ -9,7 +9,8 @@ import tempfile
 import unittest
 
 GATE = pathlib.Path(__file__).resolve().parent.parent / "scripts" / "bench-gate"
-# Prints two records. The value of "a" is FACTOR times a number that varies by 2% from call to call.
+# Stands in for linnet: prints up to two records. The value of "a" is `factor` times a number from 0.98 to 1.02 that
+# depends on how often the program has been called.
 PROGRAM = """#!/usr/bin/env -S python3 -S -E
 import json, pathlib, sys
 assert sys.argv[-1] == "--json"

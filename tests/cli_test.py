@@ -150,9 +150,9 @@ class Info(Case):
         self.assertEqual(info["parameters"], parameters)
         self.assertEqual(info["weight_bytes"], 4 * parameters)
         self.assertEqual(info["file_bytes"], path.stat().st_size)
-        # 2 layers of 2 heads; keys and values padded from 4 to 32. Per head, in fp32: s [4, 32]; z and the sum of the
-        # waiting keys [2, 32]; 8 waiting keys and values [8, 64]; the rounding remainder of z [32]. In bf16: the
-        # rounding remainder of s [4, 32].
+        # 2 layers of 2 heads, in the layout of linnet/kernels/linear_step.h: rows of 4 numbers are padded to 32. Per
+        # head, in fp32: s [4, 32]; z and the sum of the keys that are not yet folded into z [2, 32]; 8 such keys and
+        # their values [8, 64]; the rounding remainder of z [32]. In bf16: the rounding remainder of s [4, 32].
         self.assertEqual(info["state_bytes"], 2 * 2 * (4 * (4 * 32 + 2 * 32 + 8 * 64 + 32) + 2 * 4 * 32))
         self.assertEqual(info["positions"], 783)
         self.assertEqual(info["training"], trained)
@@ -192,12 +192,12 @@ class Info(Case):
 
     def test_models_without_recurrent_state_keep_their_tokens(self):
         path = self.write("reformer.safetensors", model(IMAGE_SPEC, attention="reformer"))
-        self.assertEqual(self.linnet_json("info", path)["state_bytes"], 4 * 784)  # 783 tokens, rounded up to 16 floats
+        self.assertEqual(self.linnet_json("info", path)["state_bytes"], 4 * 784)  # 783, rounded up to a multiple of 16
         self.assertIn("'reformer' has no recurrent form", self.linnet("info", path))
 
     def test_a_softmax_state_has_room_for_every_position(self):
         path = self.write("full.safetensors", model(IMAGE_SPEC, attention="full"))
-        head = -(-783 * (4 + 4) // 16) * 16  # keys and values, rounded up to 16 floats
+        head = -(-783 * (4 + 4) // 16) * 16  # keys and values, rounded up to a multiple of 16
         self.assertEqual(self.linnet_json("info", path)["state_bytes"], 4 * 2 * 2 * head)
         self.assertIn("783 positions", self.linnet("info", path))
 
@@ -528,7 +528,7 @@ class Precision(Case):
                                  (shape(name + "_scale", [1, scale]), name),
                                  (shape(name, header[name]["shape"][::-1]), name)):
             self.refuses(["info", damaged(change)], "bad.safetensors", fragment)
-        # Scales of NaN.
+        # The scales are NaN.
         begin, end = header[name + "_scale"]["data_offsets"]
         bad = bytearray(data)
         bad[8 + size + begin:8 + size + end] = b"\xff" * (end - begin)

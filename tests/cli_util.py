@@ -94,6 +94,7 @@ def model(spec, **changes):
 # IDX files and PNG.
 
 
+# An IDX file, MNIST's format. kind 8: unsigned bytes.
 def idx(shape, data, kind=8):
     return struct.pack(">HBB", 0, kind, len(shape)) + struct.pack(f">{len(shape)}I", *shape) + data
 
@@ -108,7 +109,7 @@ def digits(count, seed):
     return bytes(images)
 
 
-def write_mnist(folder, images=12, count=None):
+def write_mnist(folder, images=12):
     folder.mkdir()
     for split, seed in (("train", 1), ("t10k", 2)):
         (folder / f"{split}-images-idx3-ubyte.gz").write_bytes(

@@ -36,7 +36,7 @@ needs_mnist = unittest.skipUnless(all((MNIST / name).exists() for name in NAMES)
 
 class Handler(http.server.BaseHTTPRequestHandler):
     """/real/NAME: the real file, with ranges; /stall/NAME: the Content-Length of NAMES[0], but only 5000 bytes;
-    /archive/NAME: the server's archive; anything else: 404."""
+    /archive/NAME: the bytes of server.archive; anything else: 404."""
 
     def do_GET(self):
         first = int(re.match(r"bytes=(\d+)-", self.headers.get("Range", "bytes=0-"))[1])

@@ -64,7 +64,7 @@ class Options(unittest.TestCase):
     def test_exist(self):
         checked = 0
         for page, command in documented("linnet"):
-            depth = 2 if command[0] in ("train", "bench", "reproduce", "data") else 1
+            depth = 2 if command[0] in ("train", "bench", "reproduce", "data") else 1  # words of the verb
             text = help_of(*command[:depth])
             if text is None:
                 continue

@@ -268,8 +268,9 @@ TEST(FlaKinds, ReadsMamba2OfTransformers) {
   EXPECT_EQ(mixer.value_dim, 4);
   EXPECT_EQ(mixer.output_norm_eps, 1e-5f);
   EXPECT_EQ(model.spec().stack.feed_forward, FeedForwardKind::kNone);
-  // in_proj is [z, x, B, C, dt] and conv1d [x, B, C]: gate, values, keys, queries, time step. An
-  // entry: linnet's name, first row of the part in the file's tensor, rows, columns.
+  // The rows of in_proj are z, x, B, C and dt (gate, values, keys, queries and time step); those of
+  // conv1d are x, B and C. An entry: linnet's name, the first row of the part in the file's tensor,
+  // rows, columns.
   const std::tuple<const char*, size_t, size_t, size_t> parts[] = {{"g_proj.weight", 0, 16, 8},
                                                                    {"v_proj.weight", 16, 16, 8},
                                                                    {"k_proj.weight", 32, 6, 8},
@@ -296,8 +297,9 @@ TEST(FlaKinds, ReadsMamba2OfTransformers) {
   EXPECT_TRUE(std::equal(embedding.begin(), embedding.end(), head.begin(), head.end()));
 }
 
-// flash-linear-attention stores logits. With p their softmax over the layers, the bound of layer l
-// is p_1 + ... + p_l (0 for layer 0). linnet stores logit(bound) for each layer.
+// flash-linear-attention stores one number per layer and channel. With p the softmax of these
+// numbers over the layers, the bound of layer l is p_1 + ... + p_l (0 for layer 0). linnet stores
+// log(bound / (1 - bound)) in each layer.
 TEST(FlaKinds, LowerBoundsOfHgrnGrowFromLayerToLayer) {
   Folders folders;
   const ModelSpec spec = SpecOf({.kind = "hgrn",

@@ -28,6 +28,7 @@ json ConfigOf(const GatedModel& golden) {
   return json::parse(ReadFile((golden.folder / "config.json").string()));
 }
 
+// Sets an option in config.json.
 void Set(const GatedModel& golden, const std::string& name, const json& value) {
   json config = ConfigOf(golden);
   config[name] = value;
@@ -149,7 +150,7 @@ TEST(Fla, WritesWhatItReads) {
     fs::copy_file("tests/golden/tokenizer/byte_level.json", golden.folder / "tokenizer.json");
     EXPECT_NE(Fault(golden).find("vocabulary is 61; the tokenizer has 459 tokens"),
               std::string::npos);
-    constexpr int kRows = 470;  // more than the tokenizer's tokens
+    constexpr int kRows = 470;  // more than the tokenizer's 459 tokens
     Set(golden, "vocab_size", kRows);
     Rewrite(golden,
             [](const std::string&, std::vector<int64_t>& shape, std::vector<float>& values) {
@@ -178,6 +179,7 @@ const json kSoftmax = {{"layers", {1}},
                        {"window_size", 5},
                        {"rope_theta", 500.0}};
 
+// Sets the option "attn", and gives the layers that it names tensors of softmax attention.
 void MakeHybrid(const GatedModel& golden, const json& attn) {
   Set(golden, "attn", attn);
   const json bias = attn.value("qkv_bias", false);

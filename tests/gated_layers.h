@@ -1,5 +1,5 @@
-// For tests: weights, inputs and outputs of layers of gated recurrences, computed by other programs
-// (tests/golden/gated/layer_*.safetensors).
+// For tests: loads layers of gated recurrences (weights, inputs, outputs and gradients) that other
+// programs computed, flash-linear-attention and RWKV-7 (tests/golden/gated/layer_*.safetensors).
 #ifndef LINNET_TESTS_GATED_LAYERS_H_
 #define LINNET_TESTS_GATED_LAYERS_H_
 
@@ -88,6 +88,7 @@ struct GatedLayer {
     return file.Get(prefix + name);
   }
 
+  // The transpose of a tensor; this object owns its data.
   Tensor Turned(Tensor tensor) const {
     std::vector<float>& turned = turned_[tensor.name];
     turned.resize(static_cast<size_t>(tensor.numel()));
@@ -119,7 +120,7 @@ struct GatedLayer {
   }
 
  private:
-  mutable std::map<std::string, std::vector<float>> turned_;  // data of the transposes
+  mutable std::map<std::string, std::vector<float>> turned_;  // data of the transposes, by name
 };
 
 inline const std::vector<std::string>& GatedLayerNames() {

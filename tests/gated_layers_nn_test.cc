@@ -1,5 +1,5 @@
-// Compares gated recurrences in training (whole sequences, pieces and steps) and their gradients
-// with layers of flash-linear-attention.
+// Compares gated recurrences in training, on whole sequences, in pieces and in steps, with layers
+// of flash-linear-attention and RWKV-7: outputs and gradients.
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
 #include <torch/types.h>

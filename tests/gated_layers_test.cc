@@ -1,5 +1,5 @@
 // Compares the runtime's gated recurrences, on whole sequences, in pieces and in steps, with layers
-// of flash-linear-attention.
+// of flash-linear-attention and RWKV-7.
 #include "tests/gated_layers.h"
 
 #include <gtest/gtest.h>
@@ -36,6 +36,7 @@ class GatedLayers : public testing::TestWithParam<std::string> {
   // The projections of `count` positions from `begin` on, in the layout of MixerCall::in.
   Floats Columns(size_t begin, size_t count) const {
     Floats in;
+    // Appends p.width columns of projection p, from column `first` on, at position t.
     const auto add = [&](size_t t, const Projection& p, const std::string& shift, size_t first) {
       const size_t row = (Before() + t) * d_;
       if (p.carried) {
@@ -44,7 +45,7 @@ class GatedLayers : public testing::TestWithParam<std::string> {
         return;
       }
       const auto weight = layer_.Get(p.tensor + ".weight").f32();
-      // The weights of the token shift; empty: none.
+      // The weights of the token shift; empty if there is none.
       const auto share = shift.empty() ? std::span<const float>() : layer_.Get(shift).f32();
       for (size_t o = first; o < first + p.width; ++o) {
         double sum = 0;
@@ -56,6 +57,7 @@ class GatedLayers : public testing::TestWithParam<std::string> {
         in.push_back(static_cast<float>(sum));
       }
     };
+    // Appends the columns that head h does not share with other heads, at position t.
     const auto head = [&](size_t t, const MixerInput& input, size_t h) {
       for (const size_t i : input.projections) {
         const Projection& p = mixer_->projections()[i];

@@ -1,6 +1,6 @@
-// For tests: language models over gated recurrences (tests/golden/gated/lm_*.safetensors). Those of
-// flash-linear-attention become folders in Hugging Face's layout, RWKV-7 a list of BlinkDL's
-// tensors. Import() converts either to linnet's format.
+// For tests: language models over gated recurrences (tests/golden/gated/lm_*.safetensors). The
+// constructor writes a model of flash-linear-attention into a folder in Hugging Face's layout. For
+// RWKV-7, it lists the tensors under BlinkDL's names. Import() converts either to linnet's format.
 #ifndef LINNET_TESTS_GATED_MODELS_H_
 #define LINNET_TESTS_GATED_MODELS_H_
 
@@ -23,8 +23,8 @@ namespace linnet {
 struct GatedModel {
   SafetensorsFile file;
   std::filesystem::path folder;  // temporary, removed by the destructor
-  size_t sequences, length;
-  std::vector<Tensor> rwkv;  // tensors of an RWKV-7 model; empty for others
+  size_t sequences, length;      // of the input tokens
+  std::vector<Tensor> rwkv;      // tensors of an RWKV-7 model; empty for others
 
   // shards: the number of files that share the tensors.
   explicit GatedModel(const std::string& name, size_t shards = 1)

@@ -67,7 +67,7 @@ class GatedModels : public testing::TestWithParam<std::string> {
     size_t at = 0;
     const auto expect = [&](std::span<const double> want, const char* what) {
       for (size_t i = 0; i < want.size(); ++i) ASSERT_NEAR(got[at + i], want[i], 1e-4) << what;
-      at += (want.size() + 15) / 16 * 16;
+      at += (want.size() + 15) / 16 * 16;  // each part is padded to 16 floats
     };
     for (size_t i = 0; i < golden_.sequences * layers; ++i) {
       expect(shifts.subspan(2 * i * width, width), "input of the mixer");

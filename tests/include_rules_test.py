@@ -28,8 +28,8 @@ CUDA = re.compile(r"^(cuda\w*|cublas\w*|curand\w*|nvml|mma|cooperative_groups)\.
 CUDA_FILES = re.compile(r"^linnet/(\w+/cuda/|ops/cuda_)")
 GENERATED = {"linnet/version.h"}
 
-# Where names are registered: a pattern of files, and a regular expression whose group matches quoted
-# names in them.
+# Where names are registered: (pattern of files, regular expression). The expression's group matches text that contains
+# the names in quotes.
 REGISTRIES = (
     ("linnet/tasks/*/task.cc", r'\.name = ("[^"]+")'),
     ("linnet/model/mixers/*.cc", r'(?:\.name = |GatedInfo\()("[^"]+")'),

@@ -23,7 +23,7 @@ class Linearize(Case):
         return out, json.loads((out / "linearize.json").read_text()), printed
 
     def test_the_same_function_by_another_kind_has_no_error(self):
-        # Attention of equation 3 with softmax's similarity is softmax attention: copied weights give the same function.
+        # The kind "kernel" with its default similarity, softmax, is softmax attention: copied weights give its outputs.
         out, record, _ = self.linearize("kernel", "--match-steps", "1", "--match-lr", "1e-12", "--steps", "0")
         self.assertEqual([layer["layer"] for layer in record["layers"]], [0, 1])
         for layer in record["layers"]:

@@ -65,7 +65,7 @@ class Manual(unittest.TestCase):
         self.assertEqual(self.complete("linnet", "bench", "st"), ["step", "stream"])
         self.assertEqual(self.complete("linnet", "sample", "--cou"), ["--count"])
         self.assertEqual(self.complete("linnet", "bench", "generate", "--random", ""), ["mnist", "cifar10"])
-        self.assertIn("fish", self.complete("linnet", "info", "fi"))  # the name of a file
+        self.assertIn("fish", self.complete("linnet", "info", "fi"))  # a folder in self.out
 
     def test_the_other_shells_read_theirs(self):
         for shell, flags, path in (("zsh", ["-n"], "zsh/site-functions/_linnet"),

@@ -252,7 +252,7 @@ class Mixers(unittest.TestCase):
             for task in tasks:
                 said = self.refused(self.dir / "never", *task, "--attention", kind)
                 self.assertIn(f"needs causal attention, which '{kind}' is not", said)
-        # An encoder-decoder needs a mixer that attends to a memory.
+        # A decoder attends to the encoder's outputs, so its mixer must have cross attention.
         for mixer in mixers():
             if mixer["kind"] in both_ways or mixer["cross attention"] != "–":
                 continue

@@ -164,7 +164,7 @@ template <class T> T Made() { return T(); }
         model = SOURCE / "models" / "digits.safetensors"
         drawn = self.run_ok(build / "draw", model, 3).splitlines()
         self.assertEqual([len(line) for line in drawn], [28] * 56)
-        self.assertEqual(drawn[:14], drawn[28:42])  # the same upper half
+        self.assertEqual(drawn[:14], drawn[28:42])  # both digits have the same upper half
         said = self.run_ok(build / "draw_c", model, 3)
         self.assertIn("after 3 tokens", said)
         self.assertEqual(said, self.run_ok(build / "draw_c_static", model, 3))
@@ -205,7 +205,7 @@ template <class T> T Made() { return T(); }
         with_cuda = "\nLINNET_NVCC:FILEPATH=/" in (BUILD / "CMakeCache.txt").read_text()
         self.assertLess(library.stat().st_size, 20e6 if with_cuda else 5e6)
         needed = re.findall(r"\(NEEDED\).*\[(\w+)", self.run_ok("readelf", "-d", library))
-        self.assertLessEqual(set(needed), {"libz", "libhwy", "libkissfft", "libpcre2", "libutf8proc", "libstdc", "libm",
+        self.assertLessEqual(set(needed), {"libz", "libhwy", "libpcre2", "libutf8proc", "libstdc", "libm",
                                            "libgcc_s", "libc", "ld"})
 
     def find(self, arguments, *options):
@@ -242,8 +242,8 @@ template <class T> T Made() { return T(); }
             self.assertIn(reason, why, arguments)
 
     def test_a_program_outside(self):
-        """Includes every installed header that is not public, in one file with all sources: parsing libtorch's headers
-        takes most of the time."""
+        """Builds the program with every installed header that is not public. All sources form one file (a unity build),
+        since parsing libtorch's headers takes most of the time."""
         prefix, build, pages = self.prefix, self.dir / "build", self.dir / "pages.cc"
         headers = [name for folder, names in sorted(self.headers().items()) if folder for name in names]
         pages.write_text("".join(f"#include \"{name}\"\n" for name in headers) + program(self.pages))

@@ -18,6 +18,7 @@ namespace {
 
 using torch::Tensor;
 
+// Odd sizes on purpose: none is a multiple of the vector width.
 ModelSpec RaggedText() {
   ModelSpec spec;
   spec.task = "couplet";

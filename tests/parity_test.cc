@@ -55,8 +55,8 @@ ModelSpec Ragged(const std::string& task, Activation activation, bool grid,
 struct ParityCase {
   std::string task;
   Activation activation;
-  bool grid = false;  // grid positions, pixel above, a stem, norm first
-  std::string name = "elu";
+  bool grid = false;         // grid positions, pixel above, a stem, norm first
+  std::string name = "elu";  // in the name of the test
   std::vector<MixerSpec> pattern = {MixerSpec()};
 };
 class Parity : public testing::TestWithParam<ParityCase> {
@@ -119,7 +119,7 @@ TEST_P(Parity, BatchStepsAndRuntimeAgreeAtEveryCut) {
   }
 }
 
-// Attention without a recurrent form: nn in batch form equals the runtime on whole sequences.
+// Reformer has no recurrent form. So this test compares nn and the runtime on whole sequences only.
 TEST(WholeParity, ReformerMatchesTraining) {
   const torch::NoGradGuard no_grad;
   torch::manual_seed(7);

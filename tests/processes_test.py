@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""End-to-end tests of training with several processes: `linnet train --processes`, and as torchrun starts them.
+"""End-to-end tests of training with several processes, which `linnet train --processes` or torchrun starts.
 
     tests/processes_test.py BIN_DIR [unittest arguments]
 """
@@ -29,7 +29,7 @@ TEXT = ["text", "--preset", "small", "--layers", "2", "--heads", "2", "--d-model
 
 
 def tensors(path):
-    """Returns {name: floats} of a safetensors file in fp32, without its random state."""
+    """Returns {name: floats} of the fp32 tensors of a safetensors file. The random state has another type."""
     data = path.read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8:8 + size])
@@ -66,7 +66,7 @@ class ProcessesTest(unittest.TestCase):
         return done.stderr
 
     def start(self, *arguments, **env):
-        """Starts linnet-train itself, for tests that send signals or set variables."""
+        """Starts linnet-train in a process of its own, for tests that send signals or set environment variables."""
         process = subprocess.Popen([BIN / "linnet-train", "train", *map(str, arguments)], stderr=subprocess.PIPE,
                                    text=True, env={**os.environ, **env})
         self.addCleanup(process.wait)

@@ -309,7 +309,7 @@ class Types(Case):
             want = reference(*exact)
             self.assertEqual((out.dtype, s.dtype, z.dtype), (dtype, torch.float32, torch.float32))
             self.near(out, want[0], 2 * epsilon)  # rounded once, at the end
-            self.near(s, want[1])  # the sums are not rounded
+            self.near(s, want[1])  # the state is not rounded to `dtype`
             for g, w in zip(gradients([out], half), gradients([want[0]], exact)):
                 self.assertEqual(g.dtype, dtype)
                 self.near(g, w, 4 * epsilon)
@@ -336,7 +336,8 @@ class Types(Case):
                              [torch.bfloat16, torch.float32, torch.float32])
             packed = linnet.causal_linear_attention_packed(*(t[0] for t in ours), torch.tensor([0, 9, 300]))
             self.assertEqual(packed.dtype, torch.bfloat16)
-            # Autocast is active in this backward of the plain form, but must not cast anything.
+            # In double, the backward pass runs PyTorch's operations (the plain form). Autocast is active here, but must
+            # not cast anything.
             double = leaves(x, torch.double)
             out = linnet.causal_linear_attention(*double)
             self.assertEqual(out.dtype, torch.double)
@@ -364,7 +365,7 @@ class Types(Case):
                 out, s, z = linnet.causal_linear_attention_state(*x)
                 self.assertFalse(out.requires_grad or s.requires_grad or z.requires_grad)
                 self.same(out, want)
-        # Derivatives with respect to one input only.
+        # Only k requires a gradient.
         out = linnet.causal_linear_attention(x[0].detach(), x[1], x[2].detach())
         self.near(torch.autograd.grad(out.sum(), x[1])[0],
                   torch.autograd.grad(linnet.causal_linear_attention(*x).sum(), x[1])[0])
@@ -425,7 +426,7 @@ class Tracing(Case):
             self.assertEqual(linnet.causal_linear_attention(new, new, new).shape, (2, 9, 3, 4))
         # Fake tensors of wrong shapes are refused too.
         self.refuses(r"got q \[2, 9, 3, 4\]", lambda: linnet.causal_linear_attention(fake[0], fake[2], fake[2]))
-        # Second derivatives use the plain form, which loops over sequences and so must read cu_seqlens.
+        # Second derivatives differentiate the plain form. It loops over the sequences, so it must read cu_seqlens.
         rows = [t[0] for t in fake]
         out = linnet.causal_linear_attention_packed(*rows, mode.from_tensor(torch.tensor([0, 4, 9])))
         self.refuses("cu_seqlens has a shape but no data",

@@ -1,4 +1,5 @@
-"""Shared by tests of the Python package: builds its wheel twice, installs one of the two and runs a test with it.
+"""Shared by tests of the Python package: builds its wheel, installs it and runs a test with it. Builds a second wheel,
+which test_the_wheel compares with the first.
 
     import python_package_util as util
 

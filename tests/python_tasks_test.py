@@ -242,6 +242,14 @@ class SpeechTest(Case):
         for call in (transcriber.finish, lambda: transcriber.feed(self.samples)):
             self.assertRaises(linnet.InputError, call)
 
+    def test_frames(self):
+        model = linnet.Model(CAUSAL_PHONES)
+        frames = model.frames(self.samples, 16000)
+        self.assertEqual(frames.shape, ((len(self.samples) - 400) // 160 + 1, 40))
+        self.assertTrue(np.isfinite(frames).all())
+        np.testing.assert_array_equal(model.frames(self.samples[800:], 16000), frames[5:])
+        self.assertRaises(linnet.InputError, model.frames, self.samples, 8000)
+
     def test_refusals(self):
         model = linnet.Model(PHONES)
         for call, reason in (

@@ -150,7 +150,7 @@ print(json.dumps([record for record in json.load(open("bench.json")) if record["
 
 
 class Trained(StandInCase):
-    """Table 3 with a script in place of linnet that trains nothing."""
+    """Table 3 with a script in place of linnet that writes records without training."""
     STAND_IN = """#!/usr/bin/env python3
 import json, os, pathlib, sys
 verb, arguments = sys.argv[1], sys.argv[2:]
@@ -189,7 +189,8 @@ else:
 
         calls, said = run(code=130, STOPS="full-1")
         self.assertIn("table3: stopped; no page is written", said.splitlines()[-1])
-        # First, the four methods time their updates (half a second each); then come trainings of a minute each.
+        # First, each of the four methods is timed: an update takes half a second, by the script's records. Then come
+        # trainings of a minute (120 updates) each.
         self.assertEqual([call.split("--out ")[1] for call in calls],
                          [f"runs/table3/{name}" for name in ("update-lstm", "update-full", "update-reformer",
                                                              "update-linear", "lstm-1", "lstm-2", "full-1")])

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""End-to-end tests of the pages of linnet reproduce: synthetic records, tiny measurements, and docs/results.
+"""End-to-end tests of the pages that linnet reproduce writes, from synthetic records, tiny measurements, docs/results.
 
     tests/reproduce_test.py BIN_DIR [unittest arguments]
 """

@@ -15,7 +15,7 @@ BIN = pathlib.Path("build/release/bin").resolve()  # main() sets it
 # All experiments: the figures and tables of the paper, recall and the couplets.
 ALL = [f"figure{f}" for f in range(1, 10)] + [f"table{t}" for t in range(1, 6)] + ["recall", "couplet"]
 
-# Invented time and memory of each method at length n.
+# Invented time (ms) and memory (MB) of a sample of length n, by method.
 TIME = {"linear": lambda n: 0.002 * n, "softmax": lambda n: 1e-6 * n * n + 0.0005 * n,
         "softmax-plain": lambda n: 6e-6 * n * n, "lsh-1": lambda n: 0.006 * n, "lsh-4": lambda n: 0.02 * n}
 MEMORY = {"linear": lambda n: 0.009 * n, "softmax": lambda n: 0.01 * n, "softmax-plain": lambda n: 1e-4 * n * n,

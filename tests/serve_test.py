@@ -346,7 +346,7 @@ class ServeTest(unittest.TestCase):
         for seed, status, body in results:
             self.assertEqual(status, 200)
             self.assertEqual(body, alone[seed])
-        self.assertGreater(len(refused), 0)  # up to 32 sequences at once; 8 run, 16 wait
+        self.assertGreater(len(refused), 0)  # up to 32 sequences at once: 8 run, 16 wait, the rest is refused
         self.refused((429, refused[0]), 429, "try again")
         self.server.idle()
 
@@ -447,7 +447,7 @@ class LifeTest(unittest.TestCase):
                 threads = [threading.Thread(target=ask) for _ in range(8)]
                 dribbling = socket.create_connection(("127.0.0.1", server.port))
                 dribbling.sendall(b"GET /healthz HTTP/1.1\r\nA")
-                server.process.send_signal(signal.SIGUSR1)  # ignored by the server
+                server.process.send_signal(signal.SIGUSR1)  # the server must ignore it
                 for thread in threads:
                     thread.start()
                 wait_until(lambda: server.metric("linnet_sequences_running") > 0, "a sequence runs")

@@ -219,7 +219,7 @@ class SpeechTest(unittest.TestCase):
             self.assertEqual(result.returncode, 0, result.stderr)
             text = result.stdout.decode().split(":")[-1]
             self.assertEqual(text.split()[1::2], ["B", "AH"])
-        # A WAV header that does not know the length of the data.
+        # A program that writes WAV to a pipe does not know the length of the data. It writes a maximum into the header.
         endless = sound[:40] + b"\xff\xff\xff\x7f" + sound[44:]
         result = run("transcribe", self.models["causal"], "--causal", "--json", "-", input=endless,
                      text=False)

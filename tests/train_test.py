@@ -283,7 +283,7 @@ class TrainTest(unittest.TestCase):
             info = subprocess.run([BIN / "linnet", "info", out / "model.safetensors"], capture_output=True,
                                   text=True, check=True)
             self.assertIn(attention[0], info.stdout)
-            # Every trained model runs.
+            # The runtime evaluates every trained model.
             evaluated = subprocess.run([BIN / "linnet", "eval", out / "model.safetensors"],
                                        capture_output=True, text=True)
             self.assertEqual(evaluated.returncode, 0, evaluated.stderr)
@@ -412,7 +412,8 @@ class TrainTest(unittest.TestCase):
         for record in records:
             by_dim.setdefault(record["dim"], {})[record["N"]] = record["value"]
         self.assertEqual(set(by_dim), {16, 32, 64, 128})
-        # Storing a D x M state for every position would take D / 8 times the memory of inputs and outputs.
+        # q, k, v, the output and their gradients are 8 tensors of 256 floats per position, for every D. A stored D x M
+        # state per position would take D / 8 times as much.
         for dim, curve in by_dim.items():
             slope = (curve[4096] - curve[2048]) / (2048 * 1e-6)  # bytes per position
             self.assertGreater(slope, 0.8 * 8 * 256 * 4, dim)

@@ -74,12 +74,11 @@ typedef struct linnet_transcriber linnet_transcriber;
 
 typedef enum linnet_status {
   LINNET_OK = 0,
-  LINNET_ERROR_INPUT = 1,       /* a bad argument, file or setting: the caller can correct it */
-  LINNET_ERROR_RUNTIME = 2,     /* a failure during work: a full disk, a NaN in a result */
-  LINNET_ERROR_MEMORY = 3,      /* out of memory */
-  LINNET_ERROR_UNSUPPORTED = 4, /* this library was built without the feature */
-  LINNET_ERROR_INTERNAL = 5,    /* a defect of linnet */
-  LINNET_CANCELLED = 6          /* the caller's linnet_progress function returned nonzero */
+  LINNET_ERROR_INPUT = 1,    /* a bad argument, file or setting: the caller can correct it */
+  LINNET_ERROR_RUNTIME = 2,  /* a failure during work: a full disk, a NaN in a result */
+  LINNET_ERROR_MEMORY = 3,   /* out of memory */
+  LINNET_ERROR_INTERNAL = 4, /* a defect of linnet */
+  LINNET_CANCELLED = 5       /* the caller's linnet_progress function returned nonzero */
 } linnet_status;
 
 /* The library's version, "0.2.0". Never fails. */
@@ -444,9 +443,7 @@ LINNET_API double linnet_couplets_log_probability(const linnet_couplets* couplet
 
 /* ---- Speech ---------------------------------------------------------------------------------- */
 
-/* Audio is one channel of floats in -1 .. 1 at linnet_model_sample_rate(). In a library built
- * without speech, linnet_transcribe() and linnet_transcriber_new() fail with
- * LINNET_ERROR_UNSUPPORTED. */
+/* Audio is one channel of floats in -1 .. 1 at linnet_model_sample_rate(). */
 
 /* Transcribes a whole recording with as many threads as the engine has. beam: 1 for the most likely
  * path, more for a prefix beam search of that width. LINNET_ERROR_INPUT: not a speech model, audio
@@ -464,6 +461,14 @@ LINNET_API double linnet_transcript_start(const linnet_transcript* transcript, s
 LINNET_API double linnet_transcript_probability(const linnet_transcript* transcript, size_t i);
 /* The length of the audio in seconds. */
 LINNET_API double linnet_transcript_seconds(const linnet_transcript* transcript);
+
+/* Computes what the model hears of audio: the log energies [frames, bands] in the bands of its mel
+ * filterbank, a frame of 25 ms every 10 ms, in nats. linnet_model_spec() has the number of bands.
+ * Sets *written to the number of floats. frames: room for `capacity` floats, or NULL to ask for
+ * their number only. LINNET_ERROR_INPUT: not a speech model, a sample that is not finite or above
+ * 1e6 in magnitude, or too little room. */
+LINNET_API int linnet_speech_frames(const linnet_model* model, const float* samples, size_t count,
+                                    float* frames, size_t capacity, size_t* written);
 
 /* Makes a transcriber for a stream. It works on the caller's thread. Its memory is constant except
  * for the list of phones. LINNET_ERROR_INPUT: not a speech model, a model that is not causal, or

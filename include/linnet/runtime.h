@@ -6,7 +6,6 @@
 //   linnet::Engine engine(model);
 //   const std::vector<uint8_t> digits = linnet::SampleImages(engine, 16, {.seed = 7});
 //
-// The functions of linnet/speech.h are missing if linnet was built with LINNET_SPEECH=OFF.
 #ifndef LINNET_RUNTIME_H_
 #define LINNET_RUNTIME_H_
 

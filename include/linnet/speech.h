@@ -58,6 +58,11 @@ struct TranscriberOptions {
 // The phones of the spec, in order.
 LINNET_API std::vector<std::string> PhonesOf(const ModelSpec& spec);
 
+// The log energies [frames, spec.speech()->bands] of audio at the spec's rate in the bands of the
+// mel filterbank that the model hears: a frame of 25 ms every 10 ms, in nats, not normalized.
+// Throws InputError for a model of another task.
+LINNET_API std::vector<float> SpeechFrames(const ModelSpec& spec, std::span<const float> samples);
+
 class LINNET_API Transcriber {
  public:
   // Throws InputError for a model of another task.

@@ -57,11 +57,6 @@ namespace linnet::capi {
 // Thrown when a caller's linnet_progress function ends the call.
 struct Cancelled {};
 
-// Thrown for a feature that this library was built without.
-struct Unsupported : InputError {
-  using InputError::InputError;
-};
-
 // Sets this thread's last status to LINNET_OK.
 void Succeed() noexcept;
 // Records the exception being handled as this thread's last status and error; returns the status.

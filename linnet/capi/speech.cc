@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <deque>
@@ -121,6 +122,22 @@ double linnet_transcript_probability(const linnet_transcript* transcript, size_t
 }
 double linnet_transcript_seconds(const linnet_transcript* transcript) {
   return ValueOf(0.0, [&] { return TranscriptOf(transcript).seconds; });
+}
+
+int linnet_speech_frames(const linnet_model* model, const float* samples, size_t count,
+                         float* frames, size_t capacity, size_t* written) {
+  return StatusOf([&] {
+    const linnet::ModelSpec& spec = Given(model, "the model").model->spec();
+    Given(written, "written");
+    const std::vector<float> found = linnet::SpeechFrames(spec, Samples(samples, count));
+    *written = found.size();
+    if (frames == nullptr) return;
+    if (capacity < found.size()) {
+      throw linnet::InputError("the frames have ", found.size(), " floats, but there is room for ",
+                               capacity);
+    }
+    std::copy(found.begin(), found.end(), frames);
+  });
 }
 
 linnet_transcriber* linnet_transcriber_new(const linnet_engine* engine) {

@@ -41,8 +41,6 @@ int Fail() noexcept {
     throw;
   } catch (const Cancelled&) {
     return Record(LINNET_CANCELLED, "canceled by the progress function");
-  } catch (const Unsupported& error) {
-    return Record(LINNET_ERROR_UNSUPPORTED, error.what());
   } catch (const InputError& error) {
     return Record(LINNET_ERROR_INPUT, error.what());
   } catch (const RuntimeError& error) {

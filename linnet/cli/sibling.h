@@ -32,7 +32,7 @@ inline constexpr Sibling kReproduceProgram = {"linnet-reproduce", "LINNET_PLOT",
 inline constexpr Sibling kServeProgram = {"linnet-serve", "LINNET_SERVE",
                                           "Boost, cpp-httplib and OpenSSL", nullptr, true};
 inline constexpr Sibling kSpeechProgram = {"linnet-speech", "LINNET_SPEECH",
-                                           "libsndfile, libsamplerate and KISS FFT", nullptr, true};
+                                           "libsndfile and libsamplerate", nullptr, true};
 inline constexpr Sibling kTrainProgram = {"linnet-train", "LINNET_TRAIN", "libtorch",
                                           ShortenSpinning, true};
 

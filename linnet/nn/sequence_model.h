@@ -47,8 +47,8 @@ class SequenceModelImpl : public Network {
   torch::Tensor first_value;
 
  private:
-  // Embeddings of tokens [...]. With pixel_above, adds the embeddings of `above` [...], the bytes
-  // above the bytes to predict.
+  // Embeddings of tokens of any shape. With pixel_above, adds the embeddings of `above`, which has
+  // the same shape: for each byte to predict, the byte one image row higher.
   torch::Tensor Values(const torch::Tensor& tokens, const torch::Tensor& above);
   torch::Tensor Normed(const torch::Tensor& x);       // the embedding norm of x, if any
   torch::Tensor Hidden(const torch::Tensor& tokens);  // the head's input, [N, L, d_model]

@@ -44,9 +44,12 @@ struct PackedProduct {
 
 struct PackedGroup {
   size_t begin = 0, end = 0;  // heads, or hidden units
-  size_t in_width = 0;        // columns of all products in `in`, and of carried projections
-  // Heads: d_model -> each head's projections in turn, one product per input of the mixer. Hidden
-  // units: one product, d_model -> hidden units (if gated, all gates come first).
+  // Total columns of the products in `in`, and of the columns of an earlier layer that the mixer
+  // reads too (MixerInput::carried).
+  size_t in_width = 0;
+  // For heads: the products that map d_model to the inputs of the mixer. The columns of a product
+  // are those of the first head, then of the next. For hidden units: one product, d_model -> hidden
+  // units (if gated, all gates come first).
   std::vector<PackedProduct> in = {};
   size_t memory_width = 0;        // cross attention: columns of `memory`
   PackedMatrix memory = nullptr;  // d_model of the memory -> each head's keys and values
@@ -64,7 +67,7 @@ struct PackedPart {
   std::vector<PackedGroup> groups;      // empty for a convolution
   std::shared_ptr<RuntimeMixer> mixer;  // kMixer and kCross
   bool one_norm = false;  // the heads of all groups are normalized together (MixerCall::squares)
-  size_t values = 0;      // columns per head (M) or per hidden unit (1) that `out` reads
+  size_t values = 0;      // input width of `out` per head (M) or per hidden unit (1)
   const float *convolution_weight = nullptr, *convolution_bias = nullptr;  // [width, d], [d]
   size_t state = SIZE_MAX;  // index in StateLayout::parts; SIZE_MAX: no state
   // Number of floats at the beginning of the part's state that keep the last row of its input, for
@@ -95,7 +98,7 @@ struct PackedStem {
   };
   std::vector<Color> colors;  // empty: the model has no stem
   size_t channels = 0;
-  size_t window = 0;        // inputs of `output`: features in its window, times `channels`
+  size_t window = 0;        // input width of `output`: positions of the window, times `channels`
   size_t state = SIZE_MAX;  // index in StateLayout::parts; SIZE_MAX: no state
 };
 

@@ -23,7 +23,9 @@ struct DownloadableSet {
   // A folder in the downloaded tar archive; its files are unpacked next to the archive. Empty: the
   // downloaded files are used as they are.
   std::string unpack = "";
-  RemoteFile contains = {};  // a file in `unpack` whose checksum is verified before unpacking
+  // A file in `unpack`, for archives without a known checksum: its checksum is verified before
+  // unpacking.
+  RemoteFile contains = {};
 };
 
 const std::vector<DownloadableSet>& DownloadableSets();

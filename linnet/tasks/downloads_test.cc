@@ -38,6 +38,7 @@ TEST(Downloads, EntriesAreWellFormed) {
       CheckSum(set.contains);
       EXPECT_GT(set.contains.size, 0u);
     }
+    // Without a checksum, only https shows that the files are genuine.
     for (const std::string& mirror : set.mirrors) {
       EXPECT_THAT(mirror, checked ? StartsWith("http") : StartsWith("https://"));
       EXPECT_THAT(mirror, EndsWith("/"));

@@ -102,9 +102,9 @@ ChoiceOptions ChoiceOf(const Fields& fields, const ChoiceOptions& otherwise, uin
   choice.top_k = static_cast<size_t>(
       fields.Integer("top_k", static_cast<int64_t>(otherwise.top_k), 0, int64_t{1} << 30));
   choice.top_p = static_cast<float>(fields.Number("top_p", otherwise.top_p, 0, 1));
-  // Validate() refuses top_p 0. Here it selects the most likely token.
+  // Validate() refuses top_p 0, but a request may have it: it selects the most likely token.
   if (choice.top_p == 0) choice.top_k = 1, choice.top_p = 1;
-  // Refuses larger seeds: many JSON parsers read numbers as doubles, which are exact up to 2^53.
+  // Limits seeds because many JSON parsers read numbers as doubles, which are exact up to 2^53.
   constexpr int64_t kMost = int64_t{1} << 53;
   seed = fields.Has("seed") ? static_cast<uint64_t>(fields.Integer("seed", 0, 0, kMost))
                             : std::random_device()();

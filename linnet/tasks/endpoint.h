@@ -1,6 +1,6 @@
 // A task's HTTP endpoint: turns the JSON of a request into work for a model, and the generated
-// tokens into pieces of an answer. The server (linnet/server) runs the work; Task (task.h) holds
-// the path and makes the endpoint.
+// tokens into pieces of an answer. The server (linnet/server) runs the work. Task (task.h) holds
+// the endpoint's URL path and makes the endpoint.
 #ifndef LINNET_TASKS_ENDPOINT_H_
 #define LINNET_TASKS_ENDPOINT_H_
 
@@ -26,9 +26,9 @@ namespace linnet::server {
 // position left, the request was canceled, or an exception stopped it.
 enum class Ended : uint8_t { kDone, kFull, kCancelled, kFailed };
 
-// Several sequences that continue one prompt. ended() is called on the worker's thread. next() and
-// begun() may be called on engine threads; next() may run for several sequences at the same time.
-// None of these functions may block, because all running sequences would wait.
+// Several sequences that continue one prompt. ended() is called on the thread of the Worker. next()
+// and begun() may be called on engine threads; next() may run for several sequences at the same
+// time. None of these functions may block, because all running sequences would wait.
 struct Work {
   std::vector<int32_t> prompt;
   size_t sequences = 1;
@@ -38,8 +38,8 @@ struct Work {
   // message.
   std::function<void(size_t sequence, Ended how, const std::string& why)> ended;
   // Called once when the prompt has been read, before the first next(). `known`: number of tokens
-  // at the prompt's beginning that were not computed, because a saved state was reused. May be
-  // empty.
+  // at the prompt's beginning that the model did not read, because a saved state was reused. The
+  // function may be empty.
   std::function<void(size_t known)> begun = {};
 };
 
@@ -51,8 +51,8 @@ class Worker {
   // Maximum number of sequences in one request.
   virtual size_t most_sequences() const = 0;
   // Submits the prompts of one request, all or none. Returns the request's number, or nullopt if
-  // the queue is full. Throws InputError on a prompt that the model cannot read, and if the number
-  // of sequences is zero or exceeds most_sequences().
+  // the queue is full. Throws InputError on a prompt that the model cannot read, on a prompt with
+  // no sequence, and if the request has no prompt or more than most_sequences() sequences.
   virtual std::optional<uint64_t> Submit(std::vector<Work> prompts) = 0;
   std::optional<uint64_t> Submit(Work work);
   // Ends the request's remaining sequences once the token in progress is computed.
@@ -71,6 +71,7 @@ struct ServedModel {
   Worker* worker;
 };
 
+// Maximum values in a request.
 struct EndpointLimits {
   size_t candidates = 16;  // sequences per prompt
   size_t sequences = 128;  // sequences per request of several prompts
@@ -113,7 +114,8 @@ struct Reply {
 class Endpoint {
  public:
   virtual ~Endpoint() = default;
-  // Throws Refusal, or InputError for an invalid request (400).
+  // Submits a request's work to a worker; the answer then arrives in the reply's pipe. Throws
+  // InputError for an invalid request (status 400), and Refusal for other reasons.
   virtual Reply Answer(const nlohmann::json& request, std::shared_ptr<Account> account) = 0;
 };
 

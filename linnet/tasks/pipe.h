@@ -3,8 +3,8 @@
 // maximum size; its reader checks size() and cancels the request of a client that is too slow.
 //
 //   Pipe pipe;
-//   pipe.Push("data: ...\n\n");  pipe.Close();                    // some threads
-//   pipe.OnChange([&] { while (pipe.Take(piece) == Pipe::Got::kPiece) ... });   // another
+//   pipe.Push("data: ...\n\n");  pipe.Close();                     // some threads compute
+//   pipe.OnChange([&] { while (pipe.Take(piece) == Pipe::Got::kPiece) ... });    // another sends
 #ifndef LINNET_TASKS_PIPE_H_
 #define LINNET_TASKS_PIPE_H_
 
@@ -60,6 +60,7 @@ class Pipe {
   }
 
  private:
+  // Calls change() under the lock and then, without the lock, the function of OnChange().
   template <class Function>
   void Change(const Function& change) {
     std::shared_ptr<const std::function<void()>> changed;
@@ -73,7 +74,7 @@ class Pipe {
 
   mutable std::mutex mutex_;
   std::shared_ptr<const std::function<void()>> changed_;
-  std::string waiting_;
+  std::string waiting_;  // bytes pushed but not taken yet
   bool begun_ = false, closed_ = false;
 };
 

@@ -88,13 +88,13 @@ void AddTask(const Task& task);
 #include "linnet/tasks/list.h"
 
 bool IsOf(const ModelSpec& spec, const Task& task);
-// Throws InputError for a model of another task; `user` names the caller in the message.
+// Throws InputError for a model of another task. `user`: the linnet command that the message names.
 void CheckTask(const Model& model, const Task& task, const std::string& user);
 
 // The lines of `linnet info` about a model's task. If the task is not registered: only its name.
 TaskLines DescribeTask(const ModelSpec& spec);
 
-// Throws RuntimeError if `mean`, an evaluation result, is not finite: the weights are broken.
+// Throws RuntimeError if `mean`, an evaluation result, is not finite; then the weights are broken.
 void CheckMean(const Model& model, double mean);
 
 }  // namespace linnet

@@ -39,7 +39,7 @@ class Processes {
 
   // Joins the processes that torchrun or a job scheduler has started. Reads the environment
   // variables RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and, optionally, LOCAL_WORLD_SIZE. Without
-  // WORLD_SIZE, returns this process alone. Throws InputError if a variable is malformed or missing,
+  // WORLD_SIZE, returns this process alone. Throws InputError if a variable is malformed or missing
   // or if this libtorch has no Gloo.
   static Processes FromEnvironment();
   // Whether WORLD_SIZE is set.

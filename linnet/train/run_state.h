@@ -44,9 +44,9 @@ struct RunTensors {
 void SaveRunState(const std::string& path, const RunTensors& tensors, const RunProgress& progress);
 
 // Loads the tensors and the random state; returns the progress. Throws InputError if the file is
-// damaged or of another model; the message suggests --init with model_path if the new network can
-// take the run's weights. If the file lacks the number of epochs, computes it from steps_per_epoch
-// (0: the data has no epochs).
+// damaged, or was saved by a run with another network. If the weights of that run, in the file
+// model_path, also fit this network, the message suggests `--init model_path`. If the file lacks
+// the number of epochs, computes it from steps_per_epoch (0: the data has no epochs).
 RunProgress LoadRunState(const std::string& path, const std::string& model_path,
                          int64_t steps_per_epoch, const RunTensors& tensors);
 

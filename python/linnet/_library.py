@@ -14,8 +14,9 @@ from . import _errors
 from ._version import VERSION
 
 SONAME = f"liblinnet.so.{'.'.join(VERSION.split('.')[:2])}"
-_WHEEL = pathlib.Path(__file__).parent / "lib"
+_WHEEL = pathlib.Path(__file__).parent / "lib"  # the folder of the shared libraries in the wheel
 
+# The callback types linnet_progress and linnet_reader.
 Progress = ctypes.CFUNCTYPE(c_int, c_void_p, c_size_t, c_size_t)
 Reader = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
 
@@ -111,6 +112,7 @@ _FUNCTIONS: dict[str, tuple] = {
     "transcript_phone": (c_char_p, c_void_p, c_size_t),
     "transcript_start": (c_double, c_void_p, c_size_t),
     "transcript_probability": (c_double, c_void_p, c_size_t),
+    "speech_frames": (c_int, c_void_p, c_void_p, c_size_t, c_void_p, c_size_t, POINTER(c_size_t)),
     "transcriber_new": (c_void_p, c_void_p),
     "transcriber_free": (None, c_void_p),
     "transcriber_accept": (c_int, c_void_p, c_void_p, c_size_t),
@@ -166,6 +168,7 @@ def library_path() -> str:
     return library.path
 
 
+# {linnet_status: exception}. Any other status becomes RuntimeError.
 _KINDS = {1: _errors.InputError, 3: _errors.MemoryError}
 
 

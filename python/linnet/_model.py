@@ -290,7 +290,8 @@ class Model:
         if stream:
             return _text.stream_text(self, encoded, most, sampling, stops)
         if threading.current_thread().daemon:
-            # The interpreter's exit ends daemon threads, which must not happen in a callback of the library.
+            # The interpreter's exit ends daemon threads, which must not happen in a callback of the library. So this
+            # branch generates without callbacks.
             return "".join(_text.stream_text(self, encoded, most, sampling, stops))
         options = TextOptions()
         check(library.text_options_init(ctypes.byref(options), ctypes.sizeof(options)))
@@ -421,6 +422,19 @@ class Model:
                               library.transcript_free)
 
         return phones_of(interruptible(work))
+
+    def frames(self, samples: Any, rate: int) -> np.ndarray:
+        """What the model hears of a recording, float32 [frames, bands]: the log energies in the bands of its mel
+        filterbank, a frame of 25 ms every 10 ms, in nats."""
+        self._check_task("speech", "frames")
+        given = _checks.samples(samples)
+        check_rate(rate, self)
+        handle, count = self._open_handle(), ctypes.c_size_t()
+        check(library.speech_frames(handle, given.ctypes.data, given.size, None, 0, ctypes.byref(count)))
+        frames = np.empty(count.value, np.float32)
+        check(library.speech_frames(handle, given.ctypes.data, given.size, frames.ctypes.data, frames.size,
+                                    ctypes.byref(count)))
+        return frames.reshape(-1, self.spec["bands"])
 
     def transcriber(self, rate: Optional[int] = None) -> Transcriber:
         """A transcriber for audio that arrives in pieces. Needs a causal model that does not normalize by utterance."""

@@ -44,7 +44,7 @@ class Transcriber:
         self._model = model
         self._handle = handle
         self._lock = threading.Lock()
-        self._returned = 0
+        self._returned = 0  # number of phones that feed() and finish() have returned
 
     @property
     def delay(self) -> float:

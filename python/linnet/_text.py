@@ -16,7 +16,7 @@ from ._library import Sampling, check, library
 if TYPE_CHECKING:
     from ._model import Model
 
-SEPARATOR, UNKNOWN = 1, 2  # linnet.h: LINNET_TOKEN_...
+SEPARATOR, UNKNOWN = 1, 2  # LINNET_TOKEN_SEPARATOR and LINNET_TOKEN_UNKNOWN of linnet.h
 
 
 def sampling(temperature: Any, top_k: Any, top_p: Any, seed: Any, stream: Any = 0) -> Sampling:
@@ -113,9 +113,11 @@ def stream_text(model: Model, prompt: bytes, most: int, options: Sampling,
     pieces = Pieces(stop)
     read = model._encode(prompt, prompt=True)
     end = library.model_end(model._open_handle())
+    # Tokens that are never drawn.
     unwritten = [] if model.unit == "token" else [SEPARATOR, UNKNOWN]
     state = model.new_state(1)
     logits = state.read(read)[0]
+    # The number of drawn tokens that the model may still read.
     room = model.positions - len(read) if model.limited else most
     for draw in range(most):
         logits[unwritten] = -math.inf

@@ -1,5 +1,5 @@
-/* Tests models, engines, states, reading and choosing tokens, vocabularies. The argument is a
- * folder for files that the test writes. The test runs in the root of the source tree. */
+/* Tests models, engines, states and vocabularies, and how tokens are read and chosen. The argument
+ * is a folder for files that the test writes. The test runs in the root of the source tree. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <pthread.h>
@@ -169,7 +169,7 @@ static void test_memory(void) {
   linnet_engine_free(own), linnet_engine_free(other);
 }
 
-/* Every way to read tokens gives the same outputs. */
+/* Whole sequences, steps and prefixes give the same outputs, up to rounding. */
 static void test_reading(linnet_engine* engine) {
   enum { BATCH = 3, LENGTH = 9 };
   int32_t tokens[BATCH * LENGTH], column[BATCH];
@@ -202,7 +202,7 @@ static void test_reading(linnet_engine* engine) {
   free(all), free(out);
 }
 
-/* Sequences of one state read different numbers of tokens. */
+/* Sequences of one state read different numbers of tokens, with the outputs of separate states. */
 static void test_reading_sequences(linnet_engine* engine) {
   const size_t chosen[2] = {3, 1}, lengths[2] = {5, 2};
   int32_t tokens[7];

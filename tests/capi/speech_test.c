@@ -1,4 +1,4 @@
-/* Tests transcription. Runs without arguments, in the root of the source tree. */
+/* Tests transcription. Ignores arguments. Runs in the root of the source tree. */
 #include <math.h>
 
 #include "test_util.h"
@@ -7,8 +7,6 @@
 #define WHOLE "models/phones.safetensors"
 
 #define STATUS_FAILS(call, status, part) CHECK_FAILS((call) == (status), status, part)
-
-#ifdef WITH_SPEECH
 
 enum { RATE = 16000, SAMPLES = 2 * RATE };
 
@@ -92,6 +90,31 @@ static void test_stream(const float* sound) {
   linnet_transcriber_free(NULL);
 }
 
+static void test_frames(const float* sound) {
+  linnet_model* model = linnet_model_open(CAUSAL, NULL);
+  size_t count = 0, shorter = 0;
+  CHECK_OK(linnet_speech_frames(model, sound, SAMPLES, NULL, 0, &count) == LINNET_OK);
+  CHECK(count == 40 * ((SAMPLES - 400) / 160 + 1));
+  float *all = floats(count), *late = floats(count);
+  CHECK_OK(linnet_speech_frames(model, sound, SAMPLES, all, count, &count) == LINNET_OK);
+  /* A frame depends on its own samples only. */
+  CHECK_OK(linnet_speech_frames(model, sound + 1600, 1600, late, count, &shorter) == LINNET_OK);
+  CHECK(shorter == 40 * 8 && memcmp(late, all + 40 * 10, shorter * sizeof(float)) == 0);
+  CHECK_OK(linnet_speech_frames(model, sound, 399, NULL, 0, &count) == LINNET_OK);
+  CHECK(count == 0);
+  linnet_model* text = linnet_model_open("tests/checkpoints/text-byte.safetensors", NULL);
+  STATUS_FAILS(linnet_speech_frames(NULL, sound, 400, all, 40, &count), LINNET_ERROR_INPUT,
+               "is NULL");
+  STATUS_FAILS(linnet_speech_frames(model, sound, 400, all, 39, &count), LINNET_ERROR_INPUT,
+               "room for 39");
+  STATUS_FAILS(linnet_speech_frames(model, sound, 400, all, 40, NULL), LINNET_ERROR_INPUT,
+               "is NULL");
+  STATUS_FAILS(linnet_speech_frames(text, sound, 400, all, 40, &count), LINNET_ERROR_INPUT,
+               "'text'");
+  linnet_model_free(model), linnet_model_free(text);
+  free(all), free(late);
+}
+
 static void test_errors(const float* sound) {
   linnet_engine *engine = open_engine(CAUSAL, 1), *whole = open_engine(WHOLE, 1);
   linnet_engine* text = open_engine("tests/checkpoints/text-byte.safetensors", 1);
@@ -125,28 +148,8 @@ int main(void) {
   float* sound = make_sound();
   test_whole(sound);
   test_stream(sound);
+  test_frames(sound);
   test_errors(sound);
   free(sound);
   return 0;
 }
-
-#else
-
-/* A library built without speech reports LINNET_ERROR_UNSUPPORTED. */
-int main(void) {
-  const float sound[1] = {0};
-  linnet_engine* engine = open_engine(CAUSAL, 1);
-  CHECK_FAILS(linnet_transcribe(engine, sound, 1, 1) == NULL, LINNET_ERROR_UNSUPPORTED,
-              "built without speech");
-  CHECK_FAILS(linnet_transcriber_new(engine) == NULL, LINNET_ERROR_UNSUPPORTED,
-              "built without speech");
-  STATUS_FAILS(linnet_transcriber_accept(NULL, sound, 1), LINNET_ERROR_UNSUPPORTED, "speech");
-  STATUS_FAILS(linnet_transcriber_finish(NULL), LINNET_ERROR_UNSUPPORTED, "speech");
-  CHECK_FAILS(linnet_transcript_count(NULL) == 0, LINNET_ERROR_UNSUPPORTED, "speech");
-  linnet_transcriber_free(NULL);
-  linnet_transcript_free(NULL);
-  linnet_engine_free(engine);
-  return 0;
-}
-
-#endif

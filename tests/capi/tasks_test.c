@@ -1,4 +1,5 @@
-/* Tests images, text and couplets. Runs without arguments, in the root of the source tree. */
+/* Tests the C functions for images, text and couplets. Run it without arguments, in the root of
+ * the source tree. */
 #include <math.h>
 #include <stdint.h>
 
@@ -16,6 +17,7 @@ enum { PIXELS = 784, WIDTH = 259 };
 
 /* ---- Images ---------------------------------------------------------------------------------- */
 
+/* The arguments of the latest call of record(). Call number `stop_after` cancels; 0: none does. */
 struct progress {
   size_t calls, done, total, stop_after;
 };
@@ -47,7 +49,7 @@ static void test_sampling_images(void) {
   options.batch = 2, options.progress = record, options.progress_data = &progress;
   CHECK_OK(linnet_sample_images(engine, COUNT, &options, images) == LINNET_OK);
   CHECK(progress.calls == 3 && progress.done == COUNT && progress.total == COUNT);
-  /* The defaults draw the same images in one batch. */
+  /* NULL means the default options: the same seed, and a batch that holds all images. */
   CHECK_OK(linnet_sample_images(engine, COUNT, NULL, other) == LINNET_OK);
   CHECK(memcmp(images, other, COUNT * PIXELS) == 0);
   /* Image 3 comes from stream 3. */
@@ -92,7 +94,7 @@ static void test_completing_images(void) {
   linnet_engine_free(engine);
 }
 
-/* Drawn digits are likely, noise is not. */
+/* The model gives few bits per dimension to a digit that it drew, and many to noise. */
 static void test_bits_per_dim(void) {
   linnet_engine* engine = open_engine(DIGITS, 0);
   uint8_t* images = (uint8_t*)allocate(2, PIXELS);
@@ -111,8 +113,8 @@ static void test_bits_per_dim(void) {
   linnet_engine_free(engine);
 }
 
-/* Drawn byte by byte, image 1 equals the one that linnet_sample_images() draws from the same seed,
- * and the mean of its bytes' bits equals the result of linnet_bits_per_dim(). */
+/* Draws image 1 byte by byte. It equals image 1 of linnet_sample_images() with the same seed, and
+ * its mean bits per byte, without byte 0, equal the result of linnet_bits_per_dim(). */
 static void test_drawing_bytes(void) {
   linnet_model* model = linnet_model_open(DIGITS, NULL);
   linnet_engine* engine = open_engine(DIGITS, 0);
@@ -166,7 +168,8 @@ static void test_image_errors(void) {
   STATUS_FAILS(linnet_sample_images(engine, 1, NULL, NULL), "pixels is NULL");
   STATUS_FAILS(linnet_sample_images(engine, SIZE_MAX / 2, NULL, pixels), "smaller");
   STATUS_FAILS(linnet_sample_images(text, 1, NULL, pixels), "not of images");
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* sanitizers abort */
+  /* A sanitizer would end the program at an allocation of this size. */
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   CHECK_FAILS(
       linnet_sample_images(engine, SIZE_MAX / 32 / PIXELS, NULL, pixels) == LINNET_ERROR_MEMORY,
       LINNET_ERROR_MEMORY, "out of memory");
@@ -198,7 +201,8 @@ static int append(void* data, const char* text, size_t bytes) {
   return ++written->calls == written->stop_after;
 }
 
-/* Writes `count` tokens after a prompt with the functions that step a model. */
+/* Generates `count` tokens after a prompt with linnet_prefix() and linnet_step(). test_writing()
+ * expects the same text from linnet_write_text(). */
 static void write_by_steps(linnet_engine* engine, const linnet_model* model, const char* prompt,
                            const linnet_sampling* sampling, size_t count, char* text) {
   int32_t tokens[64] = {LINNET_TOKEN_END}, drawn[64];
@@ -241,7 +245,7 @@ static void test_writing(void) {
   CHECK(length >= TOKENS && written.bytes == length);
   CHECK(memcmp(written.text, expected, length) == 0);
 
-  /* The text ends before a stop string, and after a piece for which the reader returns nonzero. */
+  /* The text ends before the first stop string. */
   const char stop[2] = {expected[length / 2], '\0'};
   const char* const stops[2] = {"never written", stop};
   const size_t before = (size_t)(strchr(expected, stop[0]) - expected);
@@ -250,6 +254,8 @@ static void test_writing(void) {
   CHECK_OK(linnet_write_text(engine, "ROMEO:", 6, &options, append, &written, &end) == LINNET_OK);
   CHECK(end == LINNET_TEXT_STOP && written.bytes == before);
   CHECK(memcmp(written.text, expected, before) == 0);
+
+  /* The prompt, the options and `end` may be NULL. */
   memset(&written, 0, sizeof written);
   written.stop_after = 1;
   options.stop_count = 0;
@@ -361,7 +367,7 @@ static void test_couplets(void) {
     double nats = 0;
     CHECK_OK(linnet_nats(engine, tokens, 9, 5, &nats) == LINNET_OK);
     const double p = linnet_couplets_log_probability(couplets, i);
-    CHECK_OK(fabs(p + nats) < 0.05 * nats); /* int8: steps and prefixes round differently */
+    CHECK_OK(fabs(p + nats) < 0.05 * nats); /* in int8, steps and prefixes round differently */
     CHECK(i == 0 || p <= linnet_couplets_log_probability(couplets, i - 1));
   }
   CHECK_FAILS(linnet_couplets_text(couplets, 4) == NULL, LINNET_ERROR_INPUT, "no line 4");

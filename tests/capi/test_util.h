@@ -37,6 +37,7 @@ static inline void check_last(int status, const char* part, const char* file, in
   check(strchr(error, '\n') == NULL, "a message of one line", file, line);
 }
 
+/* `count` elements of zeros, and one more: calloc() may return NULL for none. */
 static inline void* allocate(size_t count, size_t size) {
   void* memory = calloc(count + 1, size);
   CHECK(memory != NULL);

@@ -25,7 +25,7 @@ class Fading : public linnet::nn::MixerImpl {
   Tensor Step(const Tensor&, const Tensor&, const Tensor& v,
               linnet::nn::MixerState& state) override {
     const Tensor sum = state.empty() ? v : state.tensors[0] / 2 + v;
-    const double weight = 2 - std::pow(2.0, -state.length);
+    const double weight = 2 - std::pow(2.0, -state.length);  // 1 + 1/2 + ... + 2^-length
     state.tensors = {sum};
     ++state.length;
     return sum / weight;

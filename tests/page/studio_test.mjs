@@ -24,8 +24,11 @@ const server = http.createServer((request, response) => {
 });
 await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
 const url = `http://127.0.0.1:${server.address().port}`;
-const browser = await browserType.launch({ executablePath, args: ['--no-sandbox'] });
-const PAGES = ['index.html', 'race.html', 'couplet.html', 'text.html', 'hood.html'];
+// The fake microphone of Chromium beeps once a second.
+const browser = await browserType.launch({
+  executablePath, args: ['--no-sandbox', '--use-fake-device-for-media-stream', '--autoplay-policy=no-user-gesture-required'],
+});
+const PAGES = ['index.html', 'race.html', 'couplet.html', 'text.html', 'speech.html', 'hood.html'];
 
 async function open(name, { before, ...options } = {}) {
   const context = await browser.newContext({ locale: 'en-GB', bypassCSP: true, ...options });
@@ -47,6 +50,30 @@ const says = (page, pattern) => page.waitForFunction(
 const rowsOf = (page, selector, from, to) => page.$eval(selector, (canvas, [first, last]) =>
   [...canvas.getContext('2d').getImageData(0, first, 28, last - first).data].filter((_, i) => i % 4 === 0), [from, to]);
 const dark = (pixels) => pixels.filter((value) => value < 128).length;
+
+// A WAV file with `seconds` of buzzes at changing pitches: 16 kHz, 16 bits, one channel.
+function wav(seconds) {
+  const rate = 16000, count = seconds * rate, file = Buffer.alloc(44 + 2 * count);
+  file.write('RIFF');
+  file.writeUInt32LE(36 + 2 * count, 4);
+  file.write('WAVEfmt ', 8);
+  [[16, 4], [1, 2], [1, 2], [rate, 4], [2 * rate, 4], [2, 2], [16, 2]].reduce(
+    (at, [value, size]) => file.writeUIntLE(value, at, size), 16);
+  file.write('data', 36);
+  file.writeUInt32LE(2 * count, 40);
+  for (let i = 0; i < count; ++i) {
+    const t = i / rate, pitch = 110 + 30 * Math.sin(3 * t);
+    let sum = 0;
+    for (let k = 1; k < 30; ++k) sum += 0.05 * (k * pitch < 1200 ? 1 : 0.2) * Math.sin(2 * Math.PI * k * pitch * t);
+    file.writeInt16LE(Math.round(32767 * Math.max(-1, Math.min(1, sum * Math.abs(Math.sin(8 * t))))), 44 + 2 * i);
+  }
+  return file;
+}
+// The share of the picture of the sound that is not white.
+const inked = (page) => page.$eval('#bands', (canvas) => {
+  const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  return data.filter((value, i) => i % 4 === 0 && value < 250).length / (data.length / 4);
+});
 
 // Draws the upper half of a 2 on the sheet.
 async function draw(page) {
@@ -181,6 +208,48 @@ await run({
     assert.match(await page.textContent('#memory'), /^206 kB/);
     assert.deepEqual(page.faults, []);
   },
+  'phones are heard in a file': async () => {
+    const page = await open('speech.html');
+    assert.equal(await inked(page), 0);
+    const choose = async (name, buffer) => {
+      const chooser = page.waitForEvent('filechooser');
+      await page.click('#choose');
+      await (await chooser).setFiles({ name, mimeType: 'audio/wav', buffer });
+    };
+    await choose('buzz.wav', wav(20));
+    await says(page, /has \d+ phones/);
+    const phones = await page.$$eval('#phones span', (all) => all.map(({ textContent }) => textContent));
+    assert.ok(phones.length > 5 && phones.every((name) => /^[A-Z]{1,3}$/.test(name)), String(phones));
+    assert.ok(await page.locator('#marks span').count() > 0);
+    assert.ok(await inked(page) > 0.1);
+    assert.equal(await page.textContent('#length'), '20.0 s');
+    assert.match(await page.textContent('#memory'), /^\d+ kB/);
+    const [, times] = /^(\d+) times real time/.exec(await page.textContent('#speed'));
+    console.log(`        phones at ${times} times real time`);
+    await page.click('#language');
+    assert.match(await page.textContent('#say'), /个音素/);
+    await page.click('#language');
+    await choose('quiet.wav', wav(0.5).fill(0, 44));
+    await says(page, /No phones/);
+    await choose('text.txt', Buffer.from('not a sound'));
+    await says(page, /cannot read text.txt/);
+    assert.deepEqual(page.faults, []);
+  },
+  'phones are heard from a microphone, until the visitor stops it': async () => {
+    const page = await open('speech.html', { permissions: ['microphone'] });
+    await page.click('#record');
+    await page.waitForFunction(() => parseFloat(document.getElementById('length').textContent) > 2);
+    assert.ok(await inked(page) > 0);
+    await page.keyboard.press('Escape');
+    await says(page, /Stopped/);
+    const length = await page.textContent('#length');
+    await page.waitForTimeout(300);
+    assert.equal(await page.textContent('#length'), length);
+    assert.deepEqual(page.faults, []);
+    const blocked = await open('speech.html');
+    await blocked.click('#record');
+    await says(blocked, /microphone is blocked/);
+  },
   'a couplet is answered without a server': async () => {
     const page = await open('couplet.html');
     await page.fill('#first', '海上明月');
@@ -216,7 +285,8 @@ await run({
     assert.deepEqual(page.faults, []);
   },
   'nothing jumps, and the page stays responsive while the network works': async () => {
-    for (const [name, end] of [['index.html', /µs a pixel/], ['race.html', /times the memory/], ['text.html', /bytes a second/]]) {
+    for (const [name, end] of [['index.html', /µs a pixel/], ['race.html', /times the memory/], ['text.html', /bytes a second/],
+      ['speech.html', /phones/]]) {
       const watch = (page) => page.addInitScript(() => {
         window.facts = { shift: 0, block: 0 };
         new PerformanceObserver((list) => list.getEntries().forEach(({ value }) => { window.facts.shift += value; }))
@@ -227,7 +297,11 @@ await run({
       });
       const begin = performance.now();
       const page = await open(name, { before: watch });
-      if (name !== 'index.html') await page.click('#go');
+      if (name === 'speech.html') {
+        await page.setInputFiles('#file', { name: 'buzz.wav', mimeType: 'audio/wav', buffer: wav(20) });
+      } else if (name !== 'index.html') {
+        await page.click('#go');
+      }
       await says(page, end);
       const { shift, block } = await page.evaluate(() => window.facts);
       const loaded = await page.evaluate(() => performance.getEntriesByType('resource')

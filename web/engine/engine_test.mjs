@@ -3,7 +3,7 @@
 //   node web/engine/engine_test.mjs WASM BIN_DIR LIBLINNET
 import assert from 'node:assert/strict';
 import {execFileSync} from 'node:child_process';
-import {mkdtempSync, readFileSync, rmSync} from 'node:fs';
+import {mkdtempSync, readFileSync, rmSync, writeFileSync} from 'node:fs';
 import {tmpdir} from 'node:os';
 import path from 'node:path';
 import test, {after} from 'node:test';
@@ -126,6 +126,38 @@ test('couplets are those of the native program', () => {
   assert.deepEqual(lines.map(({text}) => text), want.map(({text}) => text));
 });
 
+// Two seconds of buzzes at changing pitches.
+const SOUND = Float32Array.from({length: 32000}, (_, i) => {
+  const t = i / 16000, pitch = 110 + 30 * Math.sin(3 * t);
+  let sum = 0;
+  for (let k = 1; k < 30; ++k) sum += 0.05 * (k * pitch < 1200 ? 1 : 0.2) * Math.sin(2 * Math.PI * k * pitch * t);
+  return sum * Math.abs(Math.sin(8 * t));
+});
+
+test('phones are those of the native library, whole and as a stream', () => {
+  writeFileSync(path.join(dir, 'sound'), SOUND);
+  const want = python(`
+import numpy
+sound = numpy.fromfile(${JSON.stringify(path.join(dir, 'sound'))}, numpy.float32)
+causal = linnet.Model(${JSON.stringify(model('phones-causal'))}, precision="f32")
+print(json.dumps({"frames": causal.frames(sound, 16000).ravel().tolist(), "stream": causal.transcribe(sound, 16000),
+                  "whole": linnet.Model(${JSON.stringify(model('phones'))}, precision="f32").transcribe(sound, 16000, 8)}))`);
+  const said = phones => phones.map(({name, seconds}) => [name, seconds]), expected = list => list.map(phone => phone.slice(0, 2));
+  const causal = open('phones-causal', 'f32');
+  assert.equal(causal.sampleRate, 16000);
+  assert.ok(off(causal.frames(SOUND), want.frames) < 1e-5);
+  assert.ok(want.stream.length > 2);
+  assert.deepEqual(said(causal.transcribe(SOUND)), expected(want.stream));
+  assert.deepEqual(said(open('phones', 'f32').transcribe(SOUND, {beam: 8})), expected(want.whole));
+  const stream = causal.transcriber(), heard = [];
+  assert.ok(stream.delay > 0.1 && stream.delay < 0.3);
+  for (let at = 0; at < SOUND.length; at += 1000) heard.push(...stream.feed(SOUND.subarray(at, at + 1000)));
+  heard.push(...stream.finish());
+  assert.deepEqual(said(heard), expected(want.stream));
+  assert.throws(() => stream.feed(SOUND), LinnetError);
+  stream.free();
+});
+
 test('many sequences fit the memory', () => {
   const net = open('digits-softmax');
   assert.equal(net.newState(64).batch, 64);
@@ -161,6 +193,8 @@ test('failures have a kind and a message', () => {
   fails('input', /outputs/, () => net.drawByte(new Float32Array(3), 1));
   fails('input', /temperature/, () => net.sample(1, {temperature: 0}));
   fails('input', /not of images/, () => open('shakespeare').sample());
+  fails('input', /speech/, () => net.transcriber());
+  fails('input', /not causal/, () => open('phones').transcriber());
   fails('cancelled', /./, () => net.sample(2, {batch: 1, progress: () => false}));
   assert.throws(() => net.sample(1, {progress: () => { throw new TypeError('mine'); }}), TypeError);
   net.free();

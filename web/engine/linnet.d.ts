@@ -1,7 +1,7 @@
 // Types of linnet.js. The comments there describe the functions. Calls with wrong arguments throw a LinnetError of kind
 // 'input'.
 
-export type Kind = 'input' | 'runtime' | 'memory' | 'unsupported' | 'internal' | 'cancelled';
+export type Kind = 'input' | 'runtime' | 'memory' | 'internal' | 'cancelled';
 
 export class LinnetError extends Error {
   constructor(kind: Kind, message: string);
@@ -36,7 +36,8 @@ export interface ImageSampling {
 export interface ImageOptions extends ImageSampling {
   /** Images generated together. Default 64. */
   batch?: number;
-  /** Called after each batch; must not call linnet. Returns false to end the call with a LinnetError of kind 'cancelled'. */
+  /** Called after each batch; must not call linnet. Returns false to end the call with a LinnetError of kind
+   *  'cancelled'. */
   progress?(done: number, total: number): boolean | void;
 }
 
@@ -53,6 +54,22 @@ export interface Couplet {
   text: string;
   /** Log-probability of the line: the sum over its characters, in nats. */
   logProbability: number;
+}
+
+export interface Phone {
+  name: string;
+  /** Start of its first frame. */
+  seconds: number;
+  /** In its first frame. */
+  probability: number;
+}
+
+export class Transcriber {
+  private constructor();
+  readonly delay: number;
+  feed(samples: ArrayLike<number>): Phone[];
+  finish(): Phone[];
+  free(): void;
 }
 
 export class Model {
@@ -77,6 +94,8 @@ export class Model {
   /** [height, width, channels]; null for models of other tasks. */
   readonly imageShape: [number, number, number] | null;
   readonly imageBytes: number;
+  /** Samples per second of a speech model's audio; 0 for other models. */
+  readonly sampleRate: number;
   /** The token that ends a text; -1 for models without text. */
   readonly end: number;
   free(): void;
@@ -97,6 +116,9 @@ export class Model {
     /** Receives each piece of text; must not call linnet. Returns false to end the text. */
     reader?(piece: string): boolean | void;
   }): string;
+  transcribe(samples: ArrayLike<number>, options?: {beam?: number}): Phone[];
+  transcriber(): Transcriber;
+  frames(samples: ArrayLike<number>): Float32Array;
   /** `candidates` is 5 by default. */
   couplets(first: string, options?: Sampling & {candidates?: number; beam?: number; freeForm?: boolean}): Couplet[];
 }

@@ -7,16 +7,16 @@
 //   const outputs = state.step([0]);              // the head's outputs for the next byte
 //   const byte = model.drawByte(outputs, 1, {seed: 7});
 //
-// linnet.d.ts has the types. A Model or State owns memory of the WebAssembly module. free() releases this memory at once;
-// without free(), it is released when JavaScript collects the object. A call blocks its thread, so pages call from a
-// worker. Callbacks must not call linnet.
+// linnet.d.ts has the types. A Model or State owns memory of the WebAssembly module. free() releases this memory at
+// once; without free(), it is released when JavaScript collects the object. A call blocks its thread, so pages call
+// from a worker. Callbacks must not call linnet.
 
-const STATUS = ['', 'input', 'runtime', 'memory', 'unsupported', 'internal', 'cancelled'];
+const STATUS = ['', 'input', 'runtime', 'memory', 'internal', 'cancelled'];
 const STATE_KINDS = ['none', 'constant', 'cache', 'tokens'];
 const ENOSYS = 52;  // WASI's errno for a function that does not exist
 const decode = bytes => new TextDecoder('utf-8', {ignoreBOM: true}).decode(bytes);
 
-/** A failure of linnet. `kind`: 'input', 'runtime', 'memory', 'unsupported', 'internal' or 'cancelled'. */
+/** A failure of linnet. `kind`: 'input', 'runtime', 'memory', 'internal' or 'cancelled'. */
 export class LinnetError extends Error {
   constructor(kind, message) {
     super(message);
@@ -102,7 +102,8 @@ export class Linnet {
     });
   }
 
-  // The methods below are for the other classes of this file. Except in scope(), `at` is an address in the module's memory.
+  // The methods below are for the other classes of this file. Except in scope(), `at` is an address in the module's
+  // memory.
 
   // A view of `size` bytes of the module's memory, valid until that memory grows.
   bytes(at, size) {
@@ -274,6 +275,7 @@ export class Model {
     this.weightBytes = c.linnet_model_weight_bytes(model);
     this.imageShape = width === 0 ? null : [height, width, channels];
     this.imageBytes = c.linnet_model_image_bytes(model);
+    this.sampleRate = c.linnet_model_sample_rate(model);
   }
 
   static #open(linnet, file, precision, label) {
@@ -379,7 +381,7 @@ export class Model {
 
   // Text
 
-  /** The tokens of a text, as an Int32Array. With `prompt`, they follow the tokens that the model reads before a text. */
+  /** The tokens of a text, as an Int32Array. With `prompt`, those that the model reads before a text come first. */
   encode(text, {prompt = false} = {}) {
     const {linnet} = this, encode = prompt ? linnet.c.linnet_encode_prompt : linnet.c.linnet_encode;
     return linnet.scope(at => {
@@ -443,6 +445,42 @@ export class Model {
     return text;
   }
 
+  // Speech: samples are floats in -1 .. 1, one channel, at sampleRate
+
+  /** The phones of a recording. beam: 1 for the most likely path, more for a prefix beam search of that width. */
+  transcribe(samples, {beam = 1} = {}) {
+    const {linnet} = this, {c} = linnet;
+    checkWhole([beam], 'beam');
+    return linnet.scope(at => {
+      const transcript = linnet.handle(c.linnet_transcribe(this.engine, at.floats(samples), samples.length, beam));
+      try {
+        return phonesOf(linnet, transcript);
+      } finally {
+        c.linnet_transcript_free(transcript);
+      }
+    });
+  }
+
+  /** A transcriber for audio that arrives in pieces. Needs a causal model. */
+  transcriber() {
+    this.linnet.guard();
+    return new Transcriber(this, this.linnet.handle(this.linnet.c.linnet_transcriber_new(this.engine)));
+  }
+
+  /** What the model hears: log energies [frames, spec.bands] of the mel filterbank, a frame every 10 ms. */
+  frames(samples) {
+    const {linnet} = this;
+    return linnet.scope(at => {
+      const from = at.floats(samples), written = at.room(4);
+      const compute = (to, room) => linnet.check(
+          linnet.c.linnet_speech_frames(this.model, from, samples.length, to, room, written));
+      compute(0, 0);
+      const count = new DataView(linnet.c.memory.buffer).getUint32(written, true), to = at.room(4 * count);
+      compute(to, count);
+      return new Float32Array(linnet.bytes(to, 4 * count).slice().buffer);
+    });
+  }
+
   /** Second lines for the first line of a couplet, the most likely first: [{text, logProbability}]. */
   couplets(first, {candidates = 5, beam, freeForm, ...sampling} = {}) {
     const {linnet} = this, {c} = linnet;
@@ -462,6 +500,62 @@ export class Model {
         c.linnet_couplets_free(lines);
       }
     });
+  }
+}
+
+// The phones of a transcript of the C API, from index `first` on.
+function phonesOf(linnet, transcript, first = 0) {
+  const {c} = linnet, phones = [];
+  for (let i = first; i < c.linnet_transcript_count(transcript); ++i) {
+    phones.push({
+      name: linnet.text(c.linnet_transcript_phone(transcript, i)), seconds: c.linnet_transcript_start(transcript, i),
+      probability: c.linnet_transcript_probability(transcript, i),
+    });
+  }
+  return phones;
+}
+
+/** Recognizes phones in audio as it arrives. Made by Model.transcriber(). */
+export class Transcriber {
+  #returned = 0;  // number of phones that feed() and finish() have returned
+
+  constructor(model, transcriber) {
+    const {linnet} = model;
+    this.linnet = linnet;
+    this.transcriber = transcriber;
+    linnet.own(this, () => linnet.c.linnet_transcriber_free(transcriber));
+  }
+
+  /** Delay from the beginning of a phone to its recognition, in seconds of audio. */
+  get delay() {
+    return this.linnet.c.linnet_transcriber_delay(this.transcriber);
+  }
+
+  /** Reads the next samples, any number of them. Returns the new phones. */
+  feed(samples) {
+    this.linnet.scope(at =>
+      this.linnet.check(this.linnet.c.linnet_transcriber_accept(this.transcriber, at.floats(samples), samples.length)));
+    return this.#new();
+  }
+
+  /** Ends the audio. Returns the remaining phones. */
+  finish() {
+    this.linnet.guard();
+    this.linnet.check(this.linnet.c.linnet_transcriber_finish(this.transcriber));
+    return this.#new();
+  }
+
+  #new() {
+    const phones = phonesOf(this.linnet, this.linnet.c.linnet_transcriber_transcript(this.transcriber), this.#returned);
+    this.#returned += phones.length;
+    return phones;
+  }
+
+  free() {
+    this.linnet.guard();
+    this.linnet.disown(this);
+    this.linnet.c.linnet_transcriber_free(this.transcriber);
+    this.transcriber = 0;
   }
 }
 

@@ -1,5 +1,5 @@
-// Defines functions of C++20 that old versions of libc++ lack; Debian 12's emscripten has libc++ 13.
-// The build for the browser includes this header before every source file.
+// Defines functions of C++20 that old versions of libc++ lack. Debian 12's emscripten has libc++
+// 13. The build for the browser includes this header before every source file.
 #ifndef LINNET_WEB_ENGINE_OLD_LIBCXX_H_
 #define LINNET_WEB_ENGINE_OLD_LIBCXX_H_
 

@@ -1,8 +1,11 @@
 // The service worker of the studio. It caches the pages and every file that they load. If the network connection fails,
 // it answers from the cache.
 const KEPT = 'linnet';  // the name of the cache
-const PAGES = ['./', 'index.html', 'race.html', 'couplet.html', 'text.html', 'hood.html', 'shell.css', 'studio.css', 'couplet.css',
-  'shell.js', 'studio.js', 'digits.js', 'race.js', 'couplet.js', 'text.js', 'hood.js', 'worker.js', 'linnet.js', 'linnet.wasm'];
+const PAGES = [
+  './', 'index.html', 'race.html', 'couplet.html', 'text.html', 'speech.html', 'hood.html', 'shell.css', 'studio.css',
+  'couplet.css', 'shell.js', 'studio.js', 'digits.js', 'race.js', 'couplet.js', 'text.js', 'speech.js', 'microphone.js',
+  'hood.js', 'worker.js', 'linnet.js', 'linnet.wasm',
+];
 
 self.addEventListener('install', event => {
   self.skipWaiting();

@@ -14,10 +14,11 @@ const studio = {
     softmax: {file: 'digits-softmax', precision: 'int8'},
     couplet: {file: 'couplet', precision: 'int8'},
     text: {file: 'shakespeare', precision: 'int8'},
+    phones: {file: 'phones-causal', precision: 'int8'},
   },
 
-  // Whether the browser has what the engine needs: workers that are modules, and SIMD and exceptions of WebAssembly. The
-  // probe is a module whose function has a vector inside try and catch_all.
+  // Whether the browser has the features that the engine needs: module workers, and SIMD and exceptions of WebAssembly.
+  // The probe is a WebAssembly module whose function uses a vector inside try and catch_all.
   supported() {
     const probe = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 10, 13, 1, 11,
       0, 6, 64, 65, 0, 253, 15, 26, 25, 11, 11);
@@ -30,7 +31,8 @@ const studio = {
 
   // Runs a task of worker.js. handle(event, data) receives the task's events. Resolves to the task's result; rejects at
   // once when `signal` aborts.
-  run(task, given, {handle = () => {}, signal} = {}) {
+  // `transfer` lists the objects in `given` that the worker takes over.
+  run(task, given, {handle = () => {}, signal, transfer = []} = {}) {
     if (signal?.aborted) return Promise.reject(signal.reason);
     if (this.worker === null) {
       this.worker = new Worker('worker.js', {type: 'module'});
@@ -50,7 +52,7 @@ const studio = {
         this.worker?.postMessage({stop: id});
         reject(signal.reason);
       });
-      this.worker.postMessage({id, task, ...given});
+      this.worker.postMessage({id, task, ...given}, transfer);
     });
   },
 
@@ -103,7 +105,7 @@ const studio = {
 
   loading({loaded, total}) {
     if (loaded === total) return shell.say(['working']);
-    const percent = Math.min(100, 10 * Math.floor(10 * loaded / total));  // in steps of 10%, because screen readers read each one out
+    const percent = Math.min(100, 10 * Math.floor(10 * loaded / total));  // screen readers read each step out
     const words = ['loading', {progress: total > 0 ? `${percent} %` : this.bytes(loaded)}];
     if (JSON.stringify(words) !== JSON.stringify(shell.said[0])) shell.say(words);
   },
@@ -132,18 +134,18 @@ const studio = {
 };
 
 Object.assign(shell.words.zh, {
-  digits: '数字', race: '赛跑', write: '写作', hood: '内部', loading: '正在下载模型 {progress}',
+  digits: '数字', race: '赛跑', write: '写作', speech: '语音', hood: '内部', loading: '正在下载模型 {progress}',
   where: '一切都在你的浏览器里计算，不向任何地方发送内容。', old: '这个浏览器太旧：需要模块 worker，以及 WebAssembly 的 SIMD 和异常处理。',
   broken: '引擎没有启动。', failed: '出错了：{message}',
 });
 Object.assign(shell.words.en, {
-  digits: 'Digits', race: 'Race', write: 'Text', hood: 'Under the hood', loading: 'Downloading the model {progress}',
+  digits: 'Digits', race: 'Race', write: 'Text', speech: 'Speech', hood: 'Under the hood', loading: 'Downloading the model {progress}',
   where: 'Everything is computed in your browser; nothing is sent anywhere.',
   old: 'This browser is too old: it needs module workers, and SIMD and exceptions of WebAssembly.',
   broken: 'The engine did not start.', failed: 'That failed: {message}',
 });
 shell.pages = [['index.html', 'digits'], ['race.html', 'race'], ['couplet.html', 'couplets'], ['text.html', 'write'],
-  ['hood.html', 'hood']];
+  ['speech.html', 'speech'], ['hood.html', 'hood']];
 
 // Replaces the server's stream of couplet characters: this browser's engine writes the lines.
 shell.stream = async (path, {first, candidates}, handle, signal) => {

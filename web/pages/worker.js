@@ -1,6 +1,6 @@
-// Runs models in a worker, so that they never block the page. The page sends {id, task, ...arguments} to begin a task and
-// {stop: id} to stop it. The worker reports with any number of messages {id, event, ...} and finally with {id, done} or
-// {id, error}.
+// Runs models in a worker, so that they never block the page. The page sends {id, task, ...arguments} to begin a task
+// and {stop: id} to stop it. The worker reports with any number of messages {id, event, ...} and finally with
+// {id, done} or {id, error}.
 import {load} from './linnet.js';
 
 let loading = null;  // the promise of the engine; null again after a failure
@@ -8,8 +8,9 @@ const engine = () => loading ??= load(fetch('linnet.wasm')).catch(error => {
   loading = null;
   throw error;
 });
-const models = new Map();  // by file and precision: {opened: promise of the model, tells: functions that report its download}
+const models = new Map();  // by file and precision: {opened: promise of a Model, tells: reporters of its download}
 const running = new Set();  // ids of the tasks in progress, except stopped ones
+const wakes = new Map();  // by id of a task that waits for the page: continues the task, also when it is stopped
 
 // A task awaits turn() to let the worker receive pending messages, such as a stop, before the task continues.
 const channel = new MessageChannel();
@@ -142,8 +143,8 @@ const tasks = {
   },
 
   /** Draws one image at full speed: events {position, bytes, microseconds, usedBytes}, where microseconds is the mean
-   *  time per byte since the last event. usedBytes is the size of the state. The state of softmax attention, a cache, has
-   *  room for the whole image; usedBytes counts only its part in use. */
+   *  time per byte since the last event. usedBytes is the size of the state. The state of softmax attention, a cache,
+   *  has room for the whole image; usedBytes counts only its part in use. */
   async race({file, precision, seed}, tell, id) {
     const net = await model(file, precision, tell);
     const pace = new Pace(id), state = net.newState(1), total = net.imageBytes;
@@ -172,8 +173,8 @@ const tasks = {
   },
 
   /** Draws an image with a pause after each byte: events {position, byte, bits, stateBytes, sums, ...}, where sums
-   *  [layers, heads, F, M] are the sums of phi(k) v^T in the state. The latest keys and values, at most eight of each, are
-   *  not in the sums yet. */
+   *  [layers, heads, F, M] are the sums of phi(k) v^T in the state. The latest keys and values, at most eight of each,
+   *  are not in the sums yet. */
   async watch({file, seed, milliseconds}, tell, id) {
     const net = await model(file, 'f32', tell);
     const pace = new Pace(id), state = net.newState(1), {layers, heads, query_dim: dim} = net.spec;
@@ -229,6 +230,66 @@ const tasks = {
     }
   },
 
+  /** Hears phones in `samples`, or in the arrays of samples that arrive on `port` until the page stops the task: events
+   *  {frames, phones, seconds, busy, stateBytes}. frames [count, bands] and phones are new since the last event. seconds
+   *  is the length of the sound so far, busy the seconds of work that it took. */
+  async listen({file, precision, samples, port}, tell, id) {
+    const net = await model(file, precision, tell);
+    const pace = new Pace(id), transcriber = net.transcriber(), piece = net.sampleRate / 10;
+    const arrived = [];
+    if (port) {
+      port.onmessage = ({data}) => {
+        arrived.push(data);
+        wakes.get(id)?.();
+      };
+    } else {
+      for (let at = 0; at < samples.length; at += piece) arrived.push(samples.subarray(at, at + piece));
+    }
+    // A frame has 25 ms and begins every 10 ms, so the last samples belong to frames that are not complete.
+    const step = net.sampleRate / 100, {bands} = net.spec;
+    let rest = new Float32Array(0), heard = 0, busy = 0, phones = [], frames = [];
+    const report = () => {
+      const all = new Float32Array(frames.reduce((sum, {length}) => sum + length, 0));
+      let at = 0;
+      for (const some of frames) {
+        all.set(some, at);
+        at += some.length;
+      }
+      // A transcriber has two states: one replaces the other when that has heard as much as the longest utterance in
+      // training.
+      tell('heard', {frames: all, phones, seconds: heard / net.sampleRate, busy: busy / 1000, stateBytes: 2 * net.stateBytes});
+      [phones, frames] = [[], []];
+    };
+    try {
+      while (port || arrived.length > 0) {
+        if (arrived.length === 0) await new Promise(resolve => wakes.set(id, resolve));
+        if (!running.has(id)) return {stopped: true};
+        for (const sound of arrived.splice(0, port ? arrived.length : 1)) {
+          const begin = performance.now();
+          phones.push(...transcriber.feed(sound));
+          const open = new Float32Array(rest.length + sound.length);
+          open.set(rest);
+          open.set(sound, rest.length);
+          frames.push(net.frames(open));
+          rest = open.slice(step * frames.at(-1).length / bands);
+          heard += sound.length;
+          busy += performance.now() - begin;
+        }
+        if (port || pace.due()) {
+          report();
+          if (!await pace.yield()) return {stopped: true};
+        }
+      }
+      phones.push(...transcriber.finish());
+      report();
+      return {};
+    } finally {
+      port?.close();
+      wakes.delete(id);
+      transcriber.free();
+    }
+  },
+
   /** Writes second lines for a couplet's first line, the most likely first: {candidates: [{text, score}], unknown}.
    *  unknown is always empty: unlike linnet serve, the engine does not tell which characters are unknown. */
   async couplets({file, precision, first, candidates}, tell) {
@@ -246,6 +307,7 @@ const tasks = {
 onmessage = async ({data: {id, task, stop, ...given}}) => {
   if (stop !== undefined) {
     running.delete(stop);
+    wakes.get(stop)?.();
     return;
   }
   running.add(id);

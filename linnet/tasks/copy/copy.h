@@ -18,7 +18,8 @@ constexpr size_t kCopySequences = 200;  // default number of sequences in `linne
 
 // Reads `tokens` (each in 1 .. vocabulary - 1) and the separator 0, then generates tokens.size()
 // tokens by greedy decoding. Throws InputError if the model is of another task, if `tokens` is
-// empty, if a token is out of range, or if 2 * tokens.size() + 1 exceeds the model's positions.
+// empty, if a token is out of range, or if 2 * tokens.size() + 1 exceeds the model's number of
+// positions.
 std::vector<int32_t> CopyTokens(Engine& engine, std::span<const int32_t> tokens);
 
 }  // namespace linnet

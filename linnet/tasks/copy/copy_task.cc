@@ -15,6 +15,7 @@ CopyBatch MakeCopyBatch(const CopyTask& task, int batch, Philox rng) {
         "must be at most ",
         kMaxLength, "; got ", batch, ", ", task.symbols, " and ", task.max_length);
   }
+  // Each sample has n tokens to copy, with n in [shortest, shortest + choices).
   const int shortest = std::clamp(task.min_length, 1, std::max(1, task.max_length - 1));
   const uint32_t choices = static_cast<uint32_t>(std::max(1, task.max_length - shortest));
 

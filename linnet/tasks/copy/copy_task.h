@@ -9,9 +9,9 @@
 //   mask       0    ..  1     1    1    ..  0     0    ..     1 on n-1 .. 2n-1
 //
 // Before position n, only the prediction of the separator, at position n-1, counts in the loss. A
-// model cannot know n, but it may predict the separator at every position before n, because the
-// other predictions there do not count; so the loss can reach zero. Accuracy should be counted from
-// position n on.
+// model cannot know n. But it may predict the separator at every position before n, because the
+// other predictions there do not count. So the loss can reach zero. Accuracy should be counted from
+// position n on, where the model has to copy.
 #ifndef LINNET_TASKS_COPY_COPY_TASK_H_
 #define LINNET_TASKS_COPY_COPY_TASK_H_
 
@@ -26,7 +26,7 @@ namespace linnet {
 struct CopyTask {
   int max_length = 128;  // n is uniform in [min_length, max_length)
   int symbols = 10;      // tokens to copy are 1 .. symbols
-  int min_length = 10;   // reduced to max_length - 1 if it is larger; at least 1
+  int min_length = 10;   // clamped to 1 .. max_length - 1; if max_length is 1, n is 1
 
   int sequence_length() const { return 2 * max_length + 1; }
   int vocabulary() const { return symbols + 1; }

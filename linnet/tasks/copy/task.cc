@@ -33,6 +33,7 @@ Evaluation EvalCopy(const EvalOptions& options, Engine& engine, const EvalProgre
   task.max_length = std::max(1, model.spec().input.max_length / 2);
   const size_t count = options.limit > 0 ? options.limit : kCopySequences;
   const Stopwatch watch;
+  // right: tokens copied correctly; whole: sequences without a mistake.
   size_t tokens = 0, right = 0, whole = 0;
   std::string shown;
   for (size_t i = 0; i < count; ++i) {

@@ -25,7 +25,8 @@ CoupletTokens::CoupletTokens(const Model& model)
     throw InputError(path, ": a model of byte pairs, but couplets need one of characters");
   }
   const auto positions = static_cast<size_t>(spec.input.max_length);
-  longest = spec.encoder_decoder() ? positions - 1 : (positions - 1) / 2;
+  longest_pair = spec.encoder_decoder() ? 0 : positions - 1;
+  longest = spec.encoder_decoder() ? positions - 1 : longest_pair / 2;
   comma = vocabulary.Encode("，")[0];
   punctuation.assign(vocabulary.size(), false);
   for (size_t i = Vocabulary::kFirst; i < vocabulary.size(); ++i) {
@@ -122,7 +123,7 @@ void CoupletLine::Allow(size_t at, std::span<const int32_t> used, std::span<floa
     if (Same(i, at)) {
       const float logit = logits[written];
       std::fill(logits.begin(), logits.end(), -INFINITY);
-      // Finite, so that the only allowed token can be drawn.
+      // Choose() draws no token of logit -infinity. So the only allowed token gets a finite logit.
       logits[written] = std::max(logit, std::numeric_limits<float>::lowest());
       return;
     }
@@ -132,7 +133,7 @@ void CoupletLine::Allow(size_t at, std::span<const int32_t> used, std::span<floa
 
 int32_t CoupletDraft::Next(std::span<const float> outputs) {
   const size_t at = tokens_.size();
-  const bool given = rules_ && line_->punctuation(at);  // copied from the first line
+  const bool given = rules_ && line_->punctuation(at);  // token copied from the first line
   int32_t token = given ? line_->token(at) : 0;
   if (!given) {
     allowed_.assign(outputs.begin(), outputs.end());
@@ -151,8 +152,10 @@ int32_t CoupletDraft::Next(std::span<const float> outputs) {
     done_ = tokens_.size() == line_->size();
   } else {
     last_ = line_->tokens().vocabulary.Decode(token);
-    const size_t most = std::min(2 * line_->size(), 2 * line_->tokens().longest - line_->size());
-    done_ = token == Vocabulary::kEnd || tokens_.size() == most;
+    const CoupletTokens& limits = line_->tokens();
+    const size_t most =
+        limits.longest_pair > 0 ? limits.longest_pair - line_->size() : limits.longest;
+    done_ = token == Vocabulary::kEnd || tokens_.size() == std::min(2 * line_->size(), most);
   }
   answer_.text += last_;
   return token;
@@ -174,13 +177,13 @@ struct Path {
 
 // A path extended by one token.
 struct Continuation {
-  double log_probability;  // of the extended path
-  size_t path;             // index of the path
+  double log_probability;  // of the path with `token`
+  size_t path;             // index of the path that `token` extends
   int32_t token;
 };
 
 // Returns the most likely continuations of each path, at most `beam` per path. Replaces `logits`
-// [paths, width] by log-probabilities, unless place `at` holds punctuation.
+// [paths, width] by log-probabilities, unless the first line has punctuation at place `at`.
 std::vector<Continuation> Continue(const std::vector<Path>& paths, const CoupletLine& line,
                                    size_t at, size_t beam, std::span<float> logits) {
   const size_t width = logits.size() / paths.size();
@@ -212,13 +215,13 @@ std::vector<Continuation> Continue(const std::vector<Path>& paths, const Couplet
   return next;
 }
 
-// Beam search: at each place, keeps the `beam` most likely continuations of the kept paths.
+// Beam search: at each place, extends all paths, and keeps the options.beam most likely results.
 std::vector<CoupletAnswer> Search(Engine& engine, const CoupletLine& line, const Begun& begun,
                                   const CoupletOptions& options) {
   std::vector<Path> paths(1);
   State state = begun.state.Clone();
   std::vector<float> logits = begun.logits;
-  size_t counted = 0;
+  size_t counted = 0;  // characters in a path's log-probability
   for (size_t at = 0; at < line.size(); ++at) {
     std::vector<Continuation> next = Continue(paths, line, at, options.beam, logits);
     std::stable_sort(next.begin(), next.end(), [](const Continuation& a, const Continuation& b) {
@@ -274,6 +277,7 @@ std::vector<CoupletAnswer> Draw(Engine& engine, const CoupletLine& line, const B
       tokens[i] = drafts[i].Next(std::span(logits).subspan(i * width, width));
     }
     if (std::all_of(drafts.begin(), drafts.end(), done)) break;
+    // Steps all drafts, because they share one state. Outputs of finished drafts are not used.
     engine.Step(state, tokens, logits);
   }
   std::vector<CoupletAnswer> answers;

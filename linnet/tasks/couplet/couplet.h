@@ -3,7 +3,7 @@
 //   const CoupletTokens tokens(model);
 //   const CoupletLine line(tokens, "海上明月");
 //   CoupletDraft draft(line, {.temperature = 0.7f}, seed, stream);
-//   const int32_t token = draft.Next(logits);
+//   const int32_t token = draft.Next(logits);   // logits: the model's outputs after line.Prompt()
 #ifndef LINNET_TASKS_COUPLET_COUPLET_H_
 #define LINNET_TASKS_COUPLET_COUPLET_H_
 
@@ -27,6 +27,8 @@ struct CoupletTokens {
   std::vector<bool> punctuation;   // whether a token is punctuation
   std::vector<int32_t> unwritten;  // never drawn: special tokens, and punctuation, which is copied
   size_t longest;                  // maximum length of a first line, in characters
+  // Maximum length of both lines together; 0: each line has positions of its own (encoder-decoder).
+  size_t longest_pair;
   // The token of "，", which replaces punctuation outside the vocabulary; kUnknown if the
   // vocabulary has no comma either.
   int32_t comma;
@@ -47,22 +49,24 @@ class CoupletLine {
   size_t size() const { return read_.size(); }  // characters
   std::vector<int32_t> Prompt() const;          // the line's tokens and the separator
   bool punctuation(size_t at) const { return punctuation_[at]; }
+  // The token that the model reads for the character at place `at`.
   int32_t token(size_t at) const { return read_[at]; }
   const std::string& character(size_t at) const { return characters_[at]; }  // in the given line
   // The text of `token` at place `at` of the second line. If the first line has punctuation there,
   // the text is that punctuation, whatever the token.
   std::string Text(size_t at, int32_t token) const;
   const CoupletTokens& tokens() const { return tokens_; }
-  // The characters that the model reads as the unknown token, each once, in order: the vocabulary
-  // has neither the character nor its simplified form.
+  // The characters that the model reads as the unknown token, each once, in order. The vocabulary
+  // has neither such a character nor its simplified form.
   std::vector<std::string> Unknown() const;
-  // Applies the rules to the choice of the second line's token at place `at`: sets the logits of
-  // all tokens not allowed there to -infinity. `used`: the second line's tokens before that place.
+  // Applies the rules (linnet/couplet.h) to the choice of the second line's token at place `at`:
+  // sets the logits of all tokens not allowed there to -infinity. `used`: the second line's tokens
+  // before that place.
   void Allow(size_t at, std::span<const int32_t> used, std::span<float> logits) const;
 
  private:
   // Whether the model reads the same character at places i and j of the first line. Characters that
-  // the vocabulary lacks all have one token, so they are compared in the given text.
+  // it reads as the unknown token share that token, so Same() compares them in the given line.
   bool Same(size_t i, size_t j) const;
 
   const CoupletTokens& tokens_;
@@ -76,13 +80,13 @@ class CoupletDraft {
  public:
   // The line must outlive this object. The draws are a function of seed and stream. Without rules,
   // every token except the unknown token and the separator is allowed anywhere, and the second line
-  // has at most twice the length of the first, within the model's positions.
+  // ends at the end token or at twice the length of the first, within the model's positions.
   CoupletDraft(const CoupletLine& line, const ChoiceOptions& choice, uint64_t seed, uint64_t stream,
                bool rules = true)
       : line_(&line), choice_(choice), rng_(seed, stream), rules_(rules) {}
 
-  // Chooses the next token from the head's outputs at the previous token; in the first call, at the
-  // separator. Throws InputError if the rules allow no token.
+  // Chooses the next token from the head's outputs at the previous token; in the first call, from
+  // those at the separator. Throws InputError if the rules allow no token.
   int32_t Next(std::span<const float> outputs);
   bool done() const { return done_; }
   const std::string& last() const { return last_; }  // the text of the token from Next()

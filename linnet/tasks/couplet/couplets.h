@@ -40,10 +40,10 @@ CoupletSet LoadCouplets(const std::string& dir, CoupletSplit split);
 struct Piece {
   size_t begin, end;
 };
-// The pieces of a line of `characters` characters. A line of five characters is cut after the
-// second character, a line of seven after the fourth and, alternatively, after the second; other
-// lines have no pieces. A piece of the first line and the same piece of the second line form a
-// shorter couplet.
+// The pieces of a line of `characters` characters. A line of five characters has the two pieces
+// before and after the pause that follows its second character. A line of seven has four pieces: it
+// can be cut after its fourth or its second character. Other lines have no pieces. A piece of the
+// first line and the same piece of the second line form a shorter couplet, which training can use.
 std::span<const Piece> PiecesOf(size_t characters);
 
 // The number of characters of a UTF-8 text. Throws InputError if it is not UTF-8.

@@ -46,7 +46,7 @@ TEST_F(Couplets, ReadsPairsWithoutBlanks) {
   ASSERT_EQ(train.pairs.size(), 2u);
   EXPECT_EQ(train.pairs[0].first, "海上明月");
   EXPECT_EQ(train.pairs[1].second, "花，鸟");
-  EXPECT_EQ(train.left_out, 2u);  // one pair of unequal lines, one pair of empty lines
+  EXPECT_EQ(train.left_out, 2u);  // a pair of lines of different lengths, a pair of empty lines
   EXPECT_EQ(LoadCouplets(dir_, CoupletSplit::kValidation).pairs[0].second, "地");
   EXPECT_EQ(LoadCouplets(dir_, CoupletSplit::kTest).pairs[0].first, "天");
   EXPECT_EQ(CountCharacters("海上a，"), 4u);

@@ -26,13 +26,15 @@ ordered_json Object(const CoupletAnswer& answer) {
           {"characters", answer.characters}};
 }
 
-// The state of a running request. The batcher's thread uses it; engine threads use the drafts, one
-// thread per draft at a time (Work::next).
+// The state of a running request. Work::ended changes it on the batcher's thread. Work::next runs
+// on engine threads, for several drafts at the same time; each call changes only its own draft and
+// the thread-safe `account` and `pipe`.
 struct Session {
   std::unique_ptr<CoupletLine> line;
   std::vector<CoupletDraft> drafts;
   std::vector<CoupletAnswer> done;  // answers of the finished drafts
   size_t left = 0;                  // number of drafts in progress
+  // cancelled: a draft was canceled; events: the reply consists of server-sent events.
   bool cancelled = false, events = false;
   std::shared_ptr<std::atomic<int>> status = std::make_shared<std::atomic<int>>(200);
   std::string model, first, why;  // first: the first line; why: message of an exception
@@ -40,6 +42,7 @@ struct Session {
   std::shared_ptr<Pipe> pipe = std::make_shared<Pipe>();
   std::shared_ptr<Account> account;
 
+  // Pushes the reply's end: all answers, or an error if there is none.
   void Done() {
     ordered_json result = {{"first", first}, {"model", model}, {"unknown", unknown}};
     result["candidates"] = ordered_json::array();

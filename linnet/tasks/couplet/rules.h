@@ -1,7 +1,7 @@
 // The rules of couplets that a program can check.
 //
 //   const CoupletRules kept = KeptRules("海上生明月", "天涯共此时");
-//   kept.all()
+//   kept.all()      // true
 #ifndef LINNET_TASKS_COUPLET_RULES_H_
 #define LINNET_TASKS_COUPLET_RULES_H_
 
@@ -16,7 +16,7 @@ bool IsPunctuation(char32_t c);
 struct CoupletRules {
   bool length = true;       // both lines have the same number of characters
   bool punctuation = true;  // both lines have the same punctuation at the same places
-  bool places = true;       // except punctuation, no character equals the first line's at its place
+  bool places = true;       // apart from punctuation, the lines differ at every place
   bool repeats = true;      // the second line repeats a character only where the first repeats one
   bool mirrored = true;     // the second line repeats a character wherever the first repeats one
 

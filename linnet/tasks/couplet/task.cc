@@ -33,9 +33,10 @@ Evaluation EvalCouplets(const EvalOptions& options, Engine& engine, const EvalPr
   for (size_t i = 0; i < set.pairs.size(); ++i) {
     std::vector<int32_t> tokens = vocabulary.Encode(set.pairs[i].first);
     tokens.push_back(Vocabulary::kSeparator);
-    const size_t counted = tokens.size();
+    const size_t counted = tokens.size();  // index of the second line's first token
     for (const int32_t token : vocabulary.Encode(set.pairs[i].second)) tokens.push_back(token);
-    // An encoder-decoder counts the positions of the two lines separately.
+    // `read` is the number of positions that the model needs; it does not read the last token. The
+    // encoder and the decoder of an encoder-decoder have separate positions.
     const size_t read = model.spec().encoder_decoder()
                             ? std::max(counted - 1, tokens.size() - counted)
                             : tokens.size() - 1;

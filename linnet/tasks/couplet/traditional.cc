@@ -8,8 +8,8 @@ namespace {
 
 // Pairs of a traditional character and its simplified form, sorted by the traditional character.
 // Derived from the Unihan database of Unicode 15.0 (kSimplifiedVariant) and from ICU 72's
-// transliterator Traditional-Simplified, which also has variants such as U+5DD6. Where the two
-// sources differ, ICU's form is used. All characters are in U+4E00 to U+9FFF.
+// transliterator Traditional-Simplified, which also has variant characters such as U+5DD6. Where
+// the two sources differ, ICU's form is used. All characters are in U+4E00 to U+9FFF.
 //
 // Copyright (c) 1991-2022 Unicode, Inc. Modified: selected and rearranged.
 //

@@ -22,8 +22,8 @@ TEST(SimplifiedOf, KnowsCommonCharacters) {
   for (const char32_t c : U"海上明月a，。") EXPECT_EQ(SimplifiedOf(c), std::nullopt);
 }
 
-// The binary search finds as many characters as the table has entries. So the table is sorted and
-// has no character twice.
+// The binary search would miss entries if the table were not sorted or had a character twice. So it
+// must find as many characters as the table has entries.
 TEST(SimplifiedOf, FindsEveryEntryOfTheTable) {
   size_t found = 0;
   for (char32_t c = 0; c <= 0x10ffff; ++c) {
@@ -61,7 +61,7 @@ class Traditional : public testing::Test {
 
 TEST_F(Traditional, FirstLinesAreReadInSimplifiedForm) {
   EXPECT_EQ(Prompt("漢海龍"), Prompt("汉海龙"));
-  EXPECT_NE(Prompt("國"), Prompt("国"));  // in the vocabulary: not converted
+  EXPECT_NE(Prompt("國"), Prompt("国"));  // the vocabulary has 國, so it is not converted
   EXPECT_EQ(CoupletLine(tokens_, "漢海").Unknown(), std::vector<std::string>());
   // 鳳 has the simplified form 凤, but the vocabulary lacks both characters.
   const CoupletLine line(tokens_, "漢鳳囧凤");

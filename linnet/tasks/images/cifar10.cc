@@ -15,12 +15,13 @@ namespace {
 constexpr int kSide = 32, kChannels = 3, kClasses = 10;
 constexpr size_t kPlane = size_t{kSide} * kSide;
 constexpr size_t kRecord = 1 + kChannels * kPlane;  // a label, then the red, green and blue planes
+// Limit of the decompressed archive, in bytes.
 constexpr size_t kMaxArchive = size_t{1} << 29;
 constexpr const char* kArchive = "cifar-10-binary.tar.gz";
 constexpr const char* kFolder = "cifar-10-batches-bin/";  // in the archive
 
-// File names of a split. A training split is in all of them; a test split is in the first one that
-// exists.
+// File names of a split. The training split is in all of its files, the test split in the first one
+// that exists.
 std::vector<std::string> Batches(Split split) {
   if (split == Split::kTest) return {"test_batch.bin", "test_batch_first1000.bin"};
   std::vector<std::string> names;
@@ -33,7 +34,7 @@ bool Exists(const std::string& path) {
   return std::filesystem::exists(path, ignored);
 }
 
-// Adds the images of a batch to `images`.
+// Adds the images of a batch to `images`. `where` names the batch in error messages.
 void Append(std::span<const uint8_t> batch, const std::string& where, ImageSet& images) {
   if (batch.empty() || batch.size() % kRecord != 0) {
     throw InputError(where, ": holds ", batch.size(), " bytes, which is not a whole number of ",
@@ -53,8 +54,8 @@ void Append(std::span<const uint8_t> batch, const std::string& where, ImageSet& 
   }
 }
 
-// The folder that has unpacked batches: `dir`, or its subfolder that unpacking the archive makes;
-// "" if neither has any.
+// The folder that has unpacked batches of the split: `dir` or its subfolder kFolder, which
+// unpacking the archive creates; "" if neither has any.
 std::string BatchFolder(const std::string& dir, Split split) {
   for (const std::string& folder : {dir + "/", dir + "/" + kFolder}) {
     for (const std::string& name : Batches(split)) {

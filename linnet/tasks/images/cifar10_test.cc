@@ -91,7 +91,7 @@ TEST(Cifar10, RefusesBadBatches) {
               AllOf(HasSubstr("data_batch_1.bin"), HasSubstr("tar.gz")));
 }
 
-// Compares with the well-known per-channel means of CIFAR-10's training pixels.
+// Compares with the well-known per-channel means of CIFAR-10's training pixels, scaled to [0, 1].
 TEST(Cifar10, ReadsTheRealFiles) {
   const std::string dir = TestData("cifar10");
   if (dir.empty() || !kCifar10.present(dir)) GTEST_SKIP() << "no cifar10/*.bin in $LINNET_DATA";

@@ -1,7 +1,7 @@
 // Labeled images in memory, and the registry of image data sets.
 //
 //   ImageSet train = LoadImages("mnist", "data/mnist", Split::kTrain);
-//   ImageSet test = LoadImages("", "data/mnist", Split::kTest);    // finds out which set it is
+//   ImageSet test = LoadImages("", "data/mnist", Split::kTest);    // detects the data set
 //   std::span<const uint8_t> first = train.image(0);               // 784 bytes
 //
 // To add a data set: write a file that defines an ImageDataset, and one line in datasets.cc.

@@ -46,8 +46,8 @@ Philox Draws(const SampleOptions& options, size_t index, size_t position) {
   return Philox(options.seed, options.first_stream + index, position);
 }
 
-// Draws from `probability` by inversion of its cumulative sum, with u in [0, 1). Because of
-// `last`, rounding cannot select a byte of probability 0.
+// Draws from `probability` by inversion of its cumulative sum, with u in [0, 1). Returns `last`
+// instead of `byte`: rounding may move `byte` past the last byte of positive probability.
 uint8_t DrawFirst(std::span<const float> probability, float u) {
   double left = 0;
   for (float p : probability) left += p;
@@ -146,8 +146,8 @@ class EngineGenerator final : public Generator {
   Engine& engine_;
   const size_t batch_;
   State state_;
-  std::vector<int32_t> tokens_;
-  std::vector<float> head_;
+  std::vector<int32_t> tokens_;  // the next input of the engine
+  std::vector<float> head_;      // outputs of the engine
 };
 
 // Draws all but the first `known` bytes of each image.
@@ -228,7 +228,7 @@ double ByteNats(const Model& model, std::span<const float> outputs, uint8_t byte
 BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
                             const SampleOptions& options) {
   const size_t total = Count(engine.model(), images), pixels = Pixels(engine.model());
-  const size_t length = pixels - 1;
+  const size_t length = pixels - 1;  // predicted bytes of an image
   CheckOptions(options);
   const size_t outputs = engine.output_size();
   const auto parallel_for = [&](size_t n, RangeBody body) { engine.pool().For(n, body); };

@@ -28,8 +28,8 @@ std::vector<uint8_t> CompleteImages(Generator& generator, std::span<const uint8_
 // A generator that uses `engine` to draw up to `batch` images at a time. `engine` must outlive it.
 std::unique_ptr<Generator> MakeGenerator(Engine& engine, size_t batch);
 
-// Loads the data set and split that `options` names. Throws InputError unless the images have the
-// size that the model expects.
+// Loads the data set and split that `options` names. Throws InputError for the split "validation",
+// on a missing or invalid file, and if the images do not have the size that the model expects.
 ImageSet LoadImagesFor(const ModelSpec& spec, const DatasetOptions& options);
 
 }  // namespace linnet

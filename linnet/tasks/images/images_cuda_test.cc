@@ -1,5 +1,5 @@
-// Compares the images that a GPU and the CPU draw with one seed. Skipped without a GPU. Must run in
-// the source folder.
+// Compares the images that a GPU and the CPU draw with one seed. The test is skipped without a GPU.
+// It opens a model in models/, so it must run in the source folder.
 #include <gtest/gtest.h>
 
 #include <algorithm>

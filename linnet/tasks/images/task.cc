@@ -18,7 +18,7 @@ namespace {
 // except the first byte.
 std::vector<double> ByRow(const std::vector<double>& bytes, const ImageSet& images) {
   const auto height = static_cast<size_t>(images.height);
-  const size_t width = images.image_bytes() / height;
+  const size_t width = images.image_bytes() / height;  // bytes per row
   std::vector<double> rows(height);
   for (size_t i = 0; i < bytes.size(); ++i) rows[(i + 1) / width] += bytes[i];
   for (size_t r = 0; r < rows.size(); ++r) rows[r] /= static_cast<double>(width - (r == 0 ? 1 : 0));

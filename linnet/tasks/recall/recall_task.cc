@@ -10,7 +10,7 @@
 namespace linnet {
 
 MaskedBatch MakeRecallBatch(const RecallTask& task, int batch, Philox rng) {
-  constexpr int kMost = 1 << 20;
+  constexpr int kMost = 1 << 20;  // maximum of task.symbols
   if (batch < 1 || task.pairs < 1 || task.symbols < task.pairs || task.symbols > kMost) {
     throw InputError("recall task: batch and pairs must be at least 1, symbols between pairs and ",
                      kMost, "; got ", batch, ", ", task.pairs, " and ", task.symbols);

@@ -7,8 +7,8 @@
 //   token      k_1  v_1  ..  k_p   v_p    k_i  v_i    ..  k_j   v_j     p = pairs
 //   mask       0    0    ..  0     0      1    0      ..  1     0
 //
-// The keys of a sequence are distinct, and the queries repeat them in random order. Keys are the
-// tokens 1 .. symbols, and values are the tokens symbols + 1 .. 2 symbols.
+// The keys of a sequence are distinct. Its second half repeats all pairs in random order. Keys are
+// the tokens 1 .. symbols, values the tokens symbols + 1 .. 2 symbols. Token 0 does not occur.
 #ifndef LINNET_TASKS_RECALL_RECALL_TASK_H_
 #define LINNET_TASKS_RECALL_RECALL_TASK_H_
 

@@ -14,7 +14,7 @@
 namespace linnet {
 namespace {
 
-constexpr size_t kSequences = 256;
+constexpr size_t kSequences = 256;  // number of evaluated sequences if there is no limit
 
 Evaluation EvalRecall(const EvalOptions& options, Engine& engine, const EvalProgress& report) {
   const ModelSpec& spec = engine.model().spec();

@@ -21,17 +21,17 @@
 namespace linnet {
 namespace {
 
-constexpr double kLongest = 24 * 3600;  // seconds
-constexpr int kHighestRate = 10'000'000, kMostChannels = 64;
-constexpr double kLargestQuotient = 256;  // libsamplerate's limit
-constexpr float kLoudest = 1e6;           // maximum sample; integer formats are at most 1
+constexpr double kLongest = 24 * 3600;                        // seconds
+constexpr int kHighestRate = 10'000'000, kMostChannels = 64;  // rate: samples per second
+constexpr double kLargestQuotient = 256;  // libsamplerate's limit for the ratio of two rates
+constexpr float kLoudest = 1e6;           // limit of a sample; full scale is 1
 constexpr int kQuality = SRC_SINC_MEDIUM_QUALITY;
 constexpr size_t kPiece = 1 << 14;  // samples per read
 
-// Memory as a virtual file for libsndfile.
+// A virtual file for libsndfile that is read from memory.
 struct Bytes {
   std::span<const std::byte> data;
-  sf_count_t at = 0;
+  sf_count_t at = 0;  // offset of the next byte to read
 
   sf_count_t size() const { return static_cast<sf_count_t>(data.size()); }
 };
@@ -125,13 +125,13 @@ void Check(const File& file, const SF_INFO& info, const std::string& label) {
                      " samples per second are not supported");
   }
   if (info.frames <= 0) throw InputError(label, ": contains no samples");
-  // libsndfile reads a truncated WAV without an error; only its log shows the truncation. A length
-  // near 2^31 or above is accepted: programs that write WAV to a pipe do not know the length, and
-  // write such a placeholder.
+  // libsndfile reads a truncated WAV without an error; only its log shows the truncation. A header
+  // that states about 2^31 bytes or more is accepted: a program that writes WAV to a pipe does not
+  // know the length, and writes such a placeholder.
   char log[4096] = "";
   sf_command(file.get(), SFC_GET_LOG_INFO, log, sizeof(log));
   const char* data = std::strstr(log, "\ndata : ");
-  unsigned long long said = 0, is = 0;
+  unsigned long long said = 0, is = 0;  // bytes of audio: stated in the header, and present
   constexpr unsigned long long kUnknown = 0x7fff0000;
   if (info.seekable && data != nullptr &&
       std::sscanf(data, "\ndata : %llu (should be %llu)", &said, &is) == 2 && said < kUnknown) {
@@ -148,8 +148,8 @@ void CheckRate(const SF_INFO& info, int rate, const std::string& label) {
   }
 }
 
-// Appends up to `most` further samples to `mono`; returns their number. `piece` is a buffer for the
-// samples of all channels.
+// Reads up to `most` further samples of each channel, and appends their averages over the channels
+// to `mono`. Returns their number. `piece` is a buffer for the samples of all channels.
 size_t ReadMono(SNDFILE* file, size_t channels, size_t most, const std::string& label,
                 std::vector<float>& piece, std::vector<float>& mono) {
   piece.resize(most * channels);
@@ -198,10 +198,10 @@ struct AudioReader::Source {
     void operator()(SRC_STATE* state) const { src_delete(state); }
   };
   std::string label;
-  int fd = -1;
+  int fd = -1;  // 0, standard input, stays open
   File file;
   SF_INFO info{};
-  double quotient = 1;
+  double quotient = 1;                         // output rate / file rate
   std::unique_ptr<SRC_STATE, Free> resampler;  // null if the rates are equal
   std::vector<float> piece, mono;              // mono: read but not yet resampled or returned
   size_t read = 0;                             // number of the file's samples read
@@ -212,6 +212,7 @@ struct AudioReader::Source {
     if (fd > 0) close(fd);
   }
 
+  // Reads up to `most` samples of the file into `mono`. Sets `ended` at the end of the file.
   void Fill(size_t most) {
     const size_t count =
         ReadMono(file.get(), static_cast<size_t>(info.channels), most, label, piece, mono);
@@ -223,6 +224,7 @@ struct AudioReader::Source {
       throw InputError(label, ": ends after ", read, " of ", info.frames, " samples");
     }
   }
+  // Removes the first `count` samples of `mono`.
   void Drop(size_t count) {
     mono.erase(mono.begin(), mono.begin() + static_cast<ptrdiff_t>(count));
   }

@@ -17,14 +17,14 @@ namespace linnet {
 
 // Reads a file in any format of libsndfile. Averages the channels and resamples (band-limited) to
 // `rate`. Throws InputError on a file that is missing, empty, not audio, truncated or longer than a
-// day, and on samples that are not finite or larger than a million times full scale.
+// day, and on samples that are NaN, infinite or larger than a million times full scale.
 Audio ReadAudio(const std::string& path, int rate);
 
 // The same for a file's bytes in memory; `label` names the file in errors.
 Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int rate);
 
-// Reads a file, or WAV data from a pipe, piece by piece in constant memory. The samples are those
-// of ReadAudio(); if they are resampled, they are equal up to rounding.
+// Reads a file, or WAV data from a pipe, piece by piece in constant memory. Gives the same samples
+// as ReadAudio(): bit for bit without resampling, up to rounding with it.
 //
 //   AudioReader reader("speech.wav", 16'000);
 //   while (const size_t count = reader.Read(piece)) ...
@@ -63,7 +63,8 @@ class SoundCheck {
   size_t loud_ = 0, count_ = 0;  // numbers of samples: at full scale, and in total
 };
 
-// Band-limited resampling. Rates must be in 1 .. 10,000,000 and their ratio at most 256.
+// Resamples (band-limited) from one rate to another, in samples per second. Throws InputError if a
+// rate is outside 1 .. 10,000,000, or if their ratio is above 256.
 std::vector<float> Resample(std::span<const float> samples, int from, int to);
 
 }  // namespace linnet

@@ -11,6 +11,7 @@ namespace {
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
+// Checks the arguments, and returns the number of frames in log_probs.
 size_t Frames(std::span<const float> log_probs, size_t classes, int blank) {
   if (classes == 0 || log_probs.size() % classes != 0) {
     throw InputError(log_probs.size(), " log-probabilities are not a whole number of frames of ",
@@ -33,10 +34,11 @@ struct Prefix {
   // Logarithms of two sums of path probabilities: over paths that end in a blank, and over paths
   // that end in a phone.
   double blank = kNever, label = kNever;
-  // At each frame, up to three extensions give the prefix: a shorter prefix by its last phone, and
-  // the prefix itself by a blank or by its last phone. The most likely one determines `frames`.
+  // At each frame, up to three extensions lead to this prefix: the prefix without its last phone,
+  // extended by that phone, and this prefix, extended by a blank or by its last phone again.
+  // `frames` is taken from the most likely of these extensions.
   std::vector<size_t> frames = {};  // the phones' first frames
-  double seen = kNever;             // log-probability of the most likely extension
+  double seen = kNever;             // log-probability of the most likely extension so far
 
   double total() const { return LogAdd(blank, label); }
 };
@@ -72,7 +74,7 @@ std::vector<Decoded> BeamDecode(std::span<const float> log_probs, size_t classes
     const auto row = log_probs.subspan(t * classes, classes);
     Prefixes next;
     for (const auto& [labels, prefix] : beam) {
-      // Extends paths in a way that leaves the prefix the same: by a blank, or by its last phone.
+      // Extends the prefix's paths by a blank or by its last phone. Neither changes the prefix.
       // Clang 14 captures structured bindings only in this form.
       const auto stay = [&next, &same_labels = labels, &old = prefix](double log_probability,
                                                                       double Prefix::*ending) {
@@ -126,6 +128,8 @@ std::vector<Decoded> BeamDecode(std::span<const float> log_probs, size_t classes
 
 std::vector<Aligned> Align(std::span<const int> reference, std::span<const int> hypothesis) {
   const size_t rows = reference.size() + 1, columns = hypothesis.size() + 1;
+  // at(r, h): minimal cost of aligning the first r reference phones with the first h hypothesis
+  // phones.
   std::vector<size_t> cost(rows * columns);
   const auto at = [&](size_t r, size_t h) -> size_t& { return cost[r * columns + h]; };
   for (size_t r = 0; r < rows; ++r) {

@@ -7,6 +7,7 @@
 //   errors.Add(utterance.phones, best.labels);
 //   errors.rate()                                 // (S + D + I) / length of the references
 //
+// Here, a frame is a row of log_probs, that is, an output position of the model (linnet/speech.h).
 // A path has one phone or the blank at each frame. Merging its repetitions and then removing its
 // blanks gives the sequence that the path spells. The probability of a sequence is the sum of the
 // probabilities of all paths that spell it.

@@ -77,7 +77,7 @@ TEST(Ctc, AWideBeamIsExact) {
       before = d.log_probability, total += std::exp(d.log_probability);
     }
     EXPECT_NEAR(total, 1, 1e-5);  // a tolerance for float log-probabilities
-    // A narrow beam returns at most its width.
+    // A beam of width 2 returns at most 2 sequences, and never overestimates a probability.
     const auto narrow = BeamDecode(log_probs, classes, blank, 2);
     EXPECT_LE(narrow.size(), 2u);
     EXPECT_LE(std::exp(narrow[0].log_probability), sums.at(narrow[0].labels) + 1e-9);
@@ -105,8 +105,8 @@ TEST(Ctc, GreedyTakesTheLikeliestPath) {
 TEST(Ctc, BeamSumsPathProbabilities) {
   const std::vector<float> log_probs = {std::log(0.6f), std::log(0.4f), std::log(0.6f),
                                         std::log(0.4f)};
-  EXPECT_THAT(GreedyDecode(log_probs, 2, 0).labels, IsEmpty());           // 0.36
-  EXPECT_THAT(BeamDecode(log_probs, 2, 0, 4)[0].labels, ElementsAre(1));  // 0.64
+  EXPECT_THAT(GreedyDecode(log_probs, 2, 0).labels, IsEmpty());           // probability 0.36
+  EXPECT_THAT(BeamDecode(log_probs, 2, 0, 4)[0].labels, ElementsAre(1));  // probability 0.64
 }
 
 TEST(Ctc, ImpossibleClassesAreLeftOut) {
@@ -133,7 +133,7 @@ TEST(ErrorRate, CountsAlignedLabels) {
   ErrorRate errors;
   EXPECT_EQ(errors.rate(), 0);
   errors.Add(Labels{1, 2, 3, 4}, Labels{1, 5, 3});  // one substitution, one deletion
-  errors.Add(Labels{1, 2}, Labels{1, 2});           // none
+  errors.Add(Labels{1, 2}, Labels{1, 2});           // no error
   errors.Add(Labels{1, 2}, Labels{9, 1, 2});        // one insertion
   EXPECT_EQ(errors.substitutions(), 1u);
   EXPECT_EQ(errors.deletions(), 1u);

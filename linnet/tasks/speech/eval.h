@@ -1,4 +1,5 @@
-// Evaluates the phone error rate of a speech model over AN4 or a manifest (docs/speech.md).
+// Evaluates the phone error rate of a speech model over the AN4 data set or a manifest
+// (docs/speech.md).
 #ifndef LINNET_TASKS_SPEECH_EVAL_H_
 #define LINNET_TASKS_SPEECH_EVAL_H_
 

@@ -1,11 +1,10 @@
 #include "linnet/tasks/speech/filterbank.h"
 
-#include <kiss_fftr.h>
+#include <kissfft/kissfft.hh>
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <new>
+#include <complex>
 #include <numbers>
 
 #include "linnet/error.h"
@@ -13,27 +12,22 @@
 namespace linnet {
 namespace {
 
-constexpr float kSampleScale = 32768;
-constexpr float kLeast = 1.0f / (1 << 23);
+constexpr float kSampleScale = 32768;       // scales samples to the range of 16-bit audio
+constexpr float kLeast = 1.0f / (1 << 23);  // lower bound of a band's energy
 
 double Mel(double hertz) { return 1127 * std::log(1 + hertz / 700); }
 
 }  // namespace
 
+// A transform of `size` real samples, computed as one of size / 2 complex ones.
 struct Filterbank::Transform {
-  explicit Transform(size_t size)
-      : plan(kiss_fftr_alloc(static_cast<int>(size), 0, nullptr, nullptr)),
-        in(size),
-        out(size / 2 + 1) {
-    if (plan == nullptr) throw std::bad_alloc();
-  }
-  ~Transform() { std::free(plan); }  // kiss_fftr_free is a macro for free
-  Transform(const Transform&) = delete;
-  Transform& operator=(const Transform&) = delete;
+  explicit Transform(size_t size) : plan(size / 2, /*inverse=*/false), in(size), out(size / 2) {}
 
-  kiss_fftr_cfg plan;
+  kissfft<float> plan;
   std::vector<float> in;
-  std::vector<kiss_fft_cpx> out;
+  // The frequencies below half of the rate; out[0].imag() holds the one at half of the rate, which
+  // no band reads.
+  std::vector<std::complex<float>> out;
 };
 
 Filterbank::Filterbank(const FilterbankOptions& options) : options_(options) {
@@ -105,12 +99,12 @@ void Filterbank::Frame(std::span<const float> samples, std::span<float> frame) {
     in[i] = kSampleScale * window_[i] * ((samples[i] - mean) - emphasis * before);
   }
   std::fill(in.begin() + static_cast<ptrdiff_t>(length), in.end(), 0.0f);
-  kiss_fftr(transform_->plan, in.data(), transform_->out.data());
+  transform_->plan.transform_real(in.data(), transform_->out.data());
+  transform_->out[0].imag(0);
   for (size_t b = 0; b < bands_.size(); ++b) {
     float energy = 0;
     for (size_t i = 0; i < bands_[b].weights.size(); ++i) {
-      const kiss_fft_cpx& x = transform_->out[bands_[b].first + i];
-      energy += bands_[b].weights[i] * (x.r * x.r + x.i * x.i);
+      energy += bands_[b].weights[i] * std::norm(transform_->out[bands_[b].first + i]);
     }
     frame[b] = std::log(std::max(energy, kLeast));
   }

@@ -49,7 +49,7 @@ class Filterbank {
   void Frame(std::span<const float> samples, std::span<float> frame);
 
  private:
-  struct Transform;
+  struct Transform;  // FFT and its buffers
   struct Band {
     size_t first;  // index of the spectrum's element that weights[0] multiplies
     std::vector<float> weights;

@@ -8,9 +8,9 @@
 //   State state = encoder.NewState();                     // causal models: as audio arrives
 //   encoder.Extend(state, inputs, log_probs);             // the next positions, any number of them
 //
-// inputs [positions, inputs()]: normalized frames (filterbank.h), stacked as SpeechSpec describes.
-// log_probs [positions, classes()]: class 0 is the blank. Outputs depend on the utterance alone,
-// bit for bit. Extend() gives the same outputs as Encode(), up to rounding.
+// inputs [positions, inputs()]: normalized frames (filterbank.h), stacked as SpeechSpec describes
+// (linnet/spec.h). log_probs [positions, classes()]: class 0 is the blank. The outputs of Encode()
+// depend on the utterance alone, bit for bit. Extend() gives the same outputs, up to rounding.
 #ifndef LINNET_TASKS_SPEECH_SPEECH_ENCODER_H_
 #define LINNET_TASKS_SPEECH_SPEECH_ENCODER_H_
 
@@ -40,7 +40,9 @@ class SpeechEncoder {
   void Extend(State& state, std::span<const float> inputs, std::span<float> log_probs);
 
  private:
+  // Checks the sizes, and returns the number of positions.
   size_t Positions(std::span<const float> inputs, std::span<const float> log_probs) const;
+  // Converts the head's outputs to log-probabilities, in place. Throws if one is not finite.
   void Finish(std::span<float> log_probs) const;
 
   Engine engine_;

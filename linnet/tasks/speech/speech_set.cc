@@ -48,8 +48,8 @@ std::string WithoutStress(std::string phone) {
   return phone;
 }
 
-// Converts texts to phones and phones to indices, and collects unknown words. The constructor's
-// `phones` may still change until the first call of Indices().
+// Converts texts to phones and phones to indices, and collects unknown words. The constructor keeps
+// a reference to `phones`, which may still change until the first call of Indices().
 class Indexer {
  public:
   explicit Indexer(const std::vector<std::string>& phones) : phones_(phones) {}
@@ -106,12 +106,13 @@ std::string Missing(const std::vector<std::string>& words) {
   return text;
 }
 
+// The split's name in AN4's file names. Validation speakers are in the training files.
 const char* Part(SpeechSplit split) { return split == SpeechSplit::kTest ? "test" : "train"; }
 
 // The speaker of an id: "fash" for "an4_clstk/fash/an251-fash-b".
 std::string SpeakerOf(const std::string& id) { return fs::path(id).parent_path().filename(); }
 
-// The validation speakers, chosen from the speakers of `ids` (SpeechSplit).
+// The validation speakers, chosen from the speakers of `ids` as SpeechSplit describes.
 std::set<std::string> HeldOut(const std::vector<std::string>& ids) {
   std::set<std::string> speakers, held;
   for (const std::string& id : ids) speakers.insert(SpeakerOf(id));
@@ -131,7 +132,7 @@ Pronunciations Pronunciations::Read(const std::string& path) {
     std::vector<std::string> words = Words(line);
     if (words.size() < 2) {
       throw InputError(path, ": line ", number,
-                       " has no word with phones: ", Quote(Printable(line)));
+                       " is not a word followed by its phones: ", Quote(Printable(line)));
     }
     std::string word = Upper(words[0]);
     // Skips WORD(2), a further pronunciation.
@@ -147,7 +148,7 @@ Pronunciations Pronunciations::Read(const std::string& path) {
     }
     if (phones.empty()) {
       throw InputError(path, ": line ", number,
-                       " has no word with phones: ", Quote(Printable(line)));
+                       " is not a word followed by its phones: ", Quote(Printable(line)));
     }
     dictionary.words_.emplace(std::move(word), std::move(phones));
   });

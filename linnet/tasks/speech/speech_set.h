@@ -1,4 +1,4 @@
-// Data sets of spoken utterances with their phones: AN4 in its original layout, or a manifest.
+// Sets of spoken utterances with their phones: CMU's AN4 in its original layout, or a manifest.
 //
 //   SpeechSet train = LoadAn4("data/an4", SpeechSplit::kTrain);
 //   train.phones                       // "AA", "AE", ...; Utterance::phones has indices into it

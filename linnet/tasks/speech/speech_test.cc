@@ -46,7 +46,7 @@ class SoundFile {
     SNDFILE* file = sf_open(path_.c_str(), SFM_WRITE, &info);
     EXPECT_NE(file, nullptr) << sf_strerror(nullptr);
     const auto count = static_cast<sf_count_t>(samples.size());
-    if ((format & SF_FORMAT_SUBMASK) == SF_FORMAT_PCM_16) {  // floats would be scaled by 32,767
+    if ((format & SF_FORMAT_SUBMASK) == SF_FORMAT_PCM_16) {  // sf_write_float scales by 32,767
       std::vector<short> steps;
       for (const float x : samples) steps.push_back(static_cast<short>(std::lrint(32768 * x)));
       sf_write_short(file, steps.data(), count);

@@ -1,4 +1,5 @@
-// Speech: the lines of `linnet info`. The evaluation is in eval.h, as it needs the audio libraries.
+// Speech: the lines of `linnet info`. Task::evaluate is null, because the evaluation needs the
+// audio libraries. Programs that have them call EvalSpeech() (eval.h).
 #include "linnet/tasks/task.h"
 #include "linnet/error.h"
 #include "linnet/model/spec.h"

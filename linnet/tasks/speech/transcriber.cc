@@ -24,7 +24,7 @@ FilterbankOptions BankOf(const ModelSpec& spec) {
 size_t Size(int n) { return static_cast<size_t>(n); }
 
 // The inputs [count, Inputs()] of `count` positions from position `first` on. A position's input is
-// spec.stack consecutive rows of `frames` [N, bands], or zeros beyond the ends (StackFrames()).
+// spec.stack consecutive rows of `frames` [N, bands]. Rows out of range are zeros (StackFrames()).
 std::vector<float> Stack(const SpeechSpec& spec, std::span<const float> frames, size_t first,
                          size_t count) {
   const size_t width = Size(spec.Inputs());
@@ -41,6 +41,7 @@ size_t PositionsOf(const SpeechSpec& spec, size_t frames) {
   return (frames + Size(spec.stride) - 1) / Size(spec.stride);
 }
 
+// The time in the audio at which a position's stride begins.
 double SecondsOf(const SpeechSpec& spec, size_t position) {
   return static_cast<double>(position * Size(spec.stride)) * FilterbankOptions().step_ms / 1000;
 }
@@ -83,11 +84,18 @@ std::vector<Window> Windows(size_t positions, size_t most, bool causal) {
 
 std::vector<std::string> PhonesOf(const ModelSpec& spec) { return Words(spec.speech()->phones); }
 
+std::vector<float> SpeechFrames(const ModelSpec& spec, std::span<const float> samples) {
+  if (spec.speech() == nullptr) {
+    throw InputError("a model of the task '", spec.task, "' hears no audio; open a speech model");
+  }
+  return Filterbank(BankOf(spec)).Compute(samples);
+}
+
 struct LINNET_HIDDEN Transcriber::Impl {
   Impl(std::shared_ptr<const Model> of, const TranscriberOptions& options)
       : model(std::move(of)), options(options), pool(options.threads) {
     for (int i = 0; i < pool.size(); ++i) {
-      encoders.push_back(std::make_unique<SpeechEncoder>(model));  // checks the task
+      encoders.push_back(std::make_unique<SpeechEncoder>(model));  // throws for another task
     }
     names = PhonesOf(model->spec());
   }
@@ -147,7 +155,8 @@ std::vector<float> Transcriber::LogProbabilities(const Audio& audio) {
     for (size_t i = Size(worker); i < windows.size(); i += workers) {
       const Window& window = windows[i];
       const size_t first = window.begin * stride, last = std::min(count, window.end * stride);
-      // The window's inputs are stacked from the frames `heard`, beginning at position `from`.
+      // heard: the frames from which the window's inputs are stacked. from: the window's first
+      // position, counted from the beginning of `heard`.
       std::vector<float> own;
       std::span<const float> heard = frames;
       size_t from = window.begin;
@@ -227,6 +236,7 @@ struct LINNET_HIDDEN PhoneStream::Inside {
   // Encodes the positions that are ready. The outputs come from `lead`. Once `lead` has read
   // max_positions() positions, `next`, which has read only the last quarter of them, replaces it.
   void Hear() {
+    // From position `warm` of `lead` on, `next` reads the same inputs.
     const size_t most = encoder.max_positions(), warm = most - Shared(most);
     const size_t width = encoder.inputs(), classes = encoder.classes();
     const size_t count = ready.size() / width;
@@ -249,6 +259,7 @@ struct LINNET_HIDDEN PhoneStream::Inside {
     ready.clear();
   }
 
+  // Greedy CTC decoding of the next position.
   void Decode(std::span<const float> row) {
     const auto best = std::max_element(row.begin(), row.end());
     const int label = static_cast<int>(best - row.begin());
@@ -267,15 +278,15 @@ struct LINNET_HIDDEN PhoneStream::Inside {
   std::vector<std::string> names;
   Filterbank bank;
   State lead, next;
-  std::vector<float> waiting;  // samples of windows that are not complete yet
+  std::vector<float> waiting;  // samples that later frames still need
   std::vector<float> last;     // [stack, bands]
   std::vector<float> ready;    // stacked frames of positions not encoded yet
   std::vector<float> log_probs;
-  size_t samples = 0, frames = 0;
+  size_t samples = 0, frames = 0;  // numbers of samples read and of frames pushed
   // begun: number of positions that were added to `ready`; positions: number of positions encoded.
   size_t begun = 0, positions = 0;
-  int before = kBlank;
-  std::vector<Phone> heard;
+  int before = kBlank;       // label of the previous position
+  std::vector<Phone> heard;  // phones not returned yet
 };
 
 PhoneStream::PhoneStream(std::shared_ptr<const Model> model) {

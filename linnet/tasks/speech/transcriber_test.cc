@@ -124,7 +124,7 @@ TEST(PhoneStream, MatchesTheWholeRecording) {
       ExpectSame(Streamed(model, audio, piece), whole.phones);
     }
   }
-  EXPECT_TRUE(Streamed(model, Sound(0.02), 100).empty());  // no frame
+  EXPECT_TRUE(Streamed(model, Sound(0.02), 100).empty());  // shorter than a frame
 }
 
 TEST(PhoneStream, RefusesNonCausalModels) {

@@ -18,8 +18,8 @@ std::vector<int32_t> TokensOf(const json& list, const Vocabulary& vocabulary) {
     if (!token.is_number_integer()) {
       throw InputError("'prompt' has a list of tokens in which an element is not a whole number");
     }
-    // Integers beyond int64 wrap to negative values here and are refused. (The JSON parser turns
-    // integers beyond 64 bits into floats, which were refused above.)
+    // Integers from 2^63 to 2^64 - 1 wrap to negative values here, and are refused below. (The JSON
+    // parser turns integers that need more than 64 bits into floats, which were refused above.)
     const auto value = token.get<int64_t>();
     if (value < 0 || static_cast<uint64_t>(value) >= vocabulary.size()) {
       throw InputError("'prompt' has the token ", token.dump(), "; this model's tokens are 0 to ",

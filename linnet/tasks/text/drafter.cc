@@ -41,11 +41,12 @@ class ModelDrafter : public Drafter {
   }
 
  private:
-  // Goes back to a state that has read a beginning of the text, without the text's last token.
+  // Goes back to a state that has read a prefix of the text, but not the text's last token, which
+  // Read() must read to compute the logits of the next token.
   void GoBack(std::span<const int32_t> text) {
     const auto end = std::mismatch(read_.begin(), read_.end(), text.begin(), text.end()).first;
     const auto common = std::min(static_cast<size_t>(end - read_.begin()), text.size() - 1);
-    const size_t first = read_.size() - kept_.size();  // tokens that kept_[0] has read
+    const size_t first = read_.size() - kept_.size();  // number of tokens that kept_[0] has read
     if (common < read_.size() && common >= first) {
       state_ = std::move(kept_[common - first]);
       read_.resize(common);
@@ -88,7 +89,8 @@ class Repeater : public Drafter {
   }
 
  private:
-  // Fewer tokens occur again by chance, and other tokens follow them.
+  // Number of tokens to find again. Shorter sequences often repeat by chance, and then different
+  // tokens follow.
   static constexpr size_t kTokens = 4;
 
   static uint64_t Hash(std::span<const int32_t> text) {
@@ -101,7 +103,7 @@ class Repeater : public Drafter {
   }
 
   std::vector<int32_t> read_;                  // the text of the last call
-  std::unordered_map<uint64_t, size_t> ends_;  // where kTokens tokens ended last, by their hash
+  std::unordered_map<uint64_t, size_t> ends_;  // hash of kTokens tokens -> their last end
 };
 
 }  // namespace

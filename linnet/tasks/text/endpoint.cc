@@ -25,11 +25,11 @@ const char* Reason(TextEnd end) {
 struct Choice {
   TextDraft draft;
   std::optional<TokenScores> scores;  // if the request has logprobs
-  size_t prompt = 0;                  // number of prompt tokens, and of those that begin a text
-  std::string text = {};              // the text so far; unused with events
+  size_t prompt = 0;                  // length of TextPrompt(): begin tokens and prompt
+  std::string text = {};              // the text so far; empty if Session::events
   const char* reason = nullptr;       // finish_reason; null until the text ends
 
-  // Number of positions of the text. Its last token is not read.
+  // Number of positions that the model reads: all tokens except the last.
   size_t length() const { return prompt + draft.tokens() - 1; }
   ordered_json Object(size_t index, const std::string& shown, const char* why) {
     return {{"text", shown},
@@ -42,10 +42,10 @@ struct Choice {
 // The state of a running request. The batcher's thread uses it; engine threads use the choices, one
 // thread per choice at a time (Work::next).
 struct Session {
-  std::vector<Choice> choices;  // n for each prompt, in the order of the prompts
-  size_t left = 0;              // number of choices in progress
-  size_t trained = 0;           // number of positions in training
-  bool events = false, usage = false;
+  std::vector<Choice> choices;         // n for each prompt, in the order of the prompts
+  size_t left = 0;                     // number of choices in progress
+  size_t trained = 0;                  // number of positions in training
+  bool events = false, usage = false;  // CompletionRequest's stream and usage
   std::shared_ptr<std::atomic<int>> status = std::make_shared<std::atomic<int>>(200);
   std::string model, id, why;  // why: message of an exception; empty if there was none
   int64_t created = 0;
@@ -145,7 +145,7 @@ struct Session {
 
 // Makes one Work for each prompt. The draws of a choice depend only on the seed and on its index
 // among the choices of its prompt. So a prompt gets the same texts whether it is alone in a request
-// or with others. The counts of prompt tokens leave out the tokens that begin a text.
+// or with others. Account::prompt and Account::known leave out the tokens that begin a text.
 std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary,
                          const std::shared_ptr<Session>& session) {
   std::vector<Work> works;

@@ -6,9 +6,10 @@
 namespace linnet {
 namespace {
 
-// After a wrong guess, the tokens of the last pass that were right are read again, together with
-// the next guesses. If they are more than this number, they are read in a pass of their own. The
-// number is an estimate from the costs of rows in decision 052; it is not tuned.
+// After a wrong guess, the state is the one before the last pass, so the right tokens of that pass
+// are read again, together with the next guesses. If they are more than this number, they are read
+// in a pass of their own. The number is not tuned: it is estimated from the times of passes over
+// several tokens in docs/decisions/052.
 constexpr size_t kMostAgain = 4;
 
 }  // namespace
@@ -45,12 +46,13 @@ std::span<const float> Speculator::Step(int32_t token, size_t most, const Choice
                                         const Philox& rng) {
   text_.push_back(token);
   const size_t next = at_ + 1;
+  // If the token was guessed, the last pass has already computed its outputs.
   if (next < piece_.size() && piece_[next] == token) {
     ++accepted_;
     return Row(at_ = next);
   }
   if (first_ < piece_.size()) count_.Guessed(piece_.size() - first_, next - first_);
-  if (next < piece_.size()) {
+  if (next < piece_.size()) {  // the last pass read a wrong guess
     state_.Assign(0, before_);
     piece_.resize(next);
   } else {

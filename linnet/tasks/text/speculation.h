@@ -1,9 +1,9 @@
 // Speculative decoding: a drafter guesses the next tokens, and the model reads them in one pass. If
-// the model chooses another token, its state goes back to before the guesses. So the text is the
-// same, to the byte, as without a drafter.
+// the model chooses another token, its state goes back to before the guesses. The text is the same,
+// to the byte, as without a drafter, because Engine::Steps() gives the same bits as single steps.
 //
 //   Speculator speculator(engine, std::move(state), prompt, &drafter, /*guesses=*/2);
-//   logits = speculator.Step(token, most, draft.choice(), draft.rng());  // for Engine::Step()
+//   logits = speculator.Step(token, most, draft.choice(), draft.rng());  // replaces Engine::Step()
 #ifndef LINNET_TASKS_TEXT_SPECULATION_H_
 #define LINNET_TASKS_TEXT_SPECULATION_H_
 
@@ -17,9 +17,9 @@
 
 namespace linnet {
 
-// Decides how many tokens to guess: half as many after a first guess that was wrong, one more after
-// guesses that were all right. If even single guesses are wrong again and again, it pauses for more
-// and more passes.
+// Decides how many tokens to guess in a pass: half as many if the first guess of the pass before
+// was wrong, one more if all its guesses were right. While single guesses are wrong, it pauses
+// after each of them for a growing number of passes: 0, 1, 3, 7, 15, then always 31.
 class GuessCount {
  public:
   explicit GuessCount(size_t most) : most_(most), count_(most) {}

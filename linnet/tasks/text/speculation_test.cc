@@ -31,7 +31,8 @@ Written Write(Engine& engine, const TextOptions& options, const std::string& pro
   return {text, end, writer.guessed(), writer.accepted()};
 }
 
-// The drafters differ from the model by nothing, by another thread count, or in all their weights.
+// The drafters: the repeater, the same model with another thread count, a model with the same
+// weights but fewer positions, and one with other weights.
 TEST(Speculation, LeavesTheTextAsItIs) {
   Engine engine(RandomModel("text", "character", 400), {.threads = 1});
   Engine same(RandomModel("text", "character", 400), {.threads = 2});
@@ -53,7 +54,7 @@ TEST(Speculation, LeavesTheTextAsItIs) {
           EXPECT_EQ(got.end, plain.end);
           EXPECT_LE(got.accepted, got.guessed);
           if (draft != &same) continue;
-          // Tokens guessed beyond the end of the text are not counted as right.
+          // The same model's guesses are right; those beyond the end of the text are not counted.
           EXPECT_LE(got.guessed - got.accepted, guesses);
         }
       }
@@ -76,8 +77,8 @@ class Careless : public Drafter {
   Drafter& careful_;
 };
 
-// The state goes back after wrong guesses in a growing cache, in a ring of recent keys, and in a
-// model that keeps the tokens instead of a state.
+// After wrong guesses, every kind of state goes back: a growing cache, a ring of recent keys, a
+// recurrent state, and the list of tokens of a model that reads them all again (reformer).
 TEST(Speculation, LeavesTheTextOfOtherAttentionAsItIs) {
   const MixerSpec mixers[] = {{.kind = "full"},
                               {.kind = "full", .window = 5},
@@ -113,7 +114,7 @@ TEST(Speculation, StopsAtStopWords) {
   EXPECT_EQ(Write(engine, options).text, plain.text);
 }
 
-// Always guesses these tokens, and records how many were wanted.
+// Always guesses the same tokens, and records how many were requested.
 class Stubborn : public Drafter {
  public:
   explicit Stubborn(std::vector<int32_t> tokens) : tokens_(std::move(tokens)) {}
@@ -150,7 +151,7 @@ TEST(Speculation, IgnoresGuessesBeyondTheCount) {
   EXPECT_EQ(got.guessed, wanted);
 }
 
-// The last token is drawn from the outputs at the one before, and is not read.
+// The last token is drawn from the outputs at the token before it, and is not read.
 TEST(Speculation, GuessesOnlyTokensThatWillBeRead) {
   Engine engine(RandomModel("text", "character"), {.threads = 1});
   Stubborn stubborn({5});

@@ -25,8 +25,8 @@ Evaluation EvalText(const EvalOptions& options, Engine& engine, const EvalProgre
   const std::string text = ReadFile(options.from.dir);
   const Vocabulary vocabulary = VocabularyOf(model);
   const std::vector<int32_t> tokens = vocabulary.Encode(text);
-  // Each window also reads the tokens that begin a text, but not its own last token. The sum is
-  // max_length, since a model may have no more positions.
+  // For each window, the model reads the tokens that begin a text and all tokens of the window
+  // except the last. These are max_length tokens, since a model may have no more positions.
   const auto trained = static_cast<size_t>(model.spec().input.max_length);
   const size_t window = trained - std::min(trained, vocabulary.begin().size()) + 1;
   size_t windows = (tokens.size() + window - 1) / window;

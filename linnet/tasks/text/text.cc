@@ -24,7 +24,7 @@ std::string Mended(std::string_view text) {
 std::string TextPieces::Add(std::string_view text) {
   if (stopped_) return "";
   held_ += text;
-  // The text ends before the first complete stop word.
+  // The text ends before the first complete stop string.
   size_t end = std::string::npos;
   for (const std::string& stop : stop_) {
     if (!stop.empty()) end = std::min(end, held_.find(stop));
@@ -35,7 +35,7 @@ std::string TextPieces::Add(std::string_view text) {
     held_.clear();
     return shown;
   }
-  // Holds back an end that may be the beginning of a stop word, and incomplete characters.
+  // Holds back an end that may be the beginning of a stop string, and incomplete characters.
   size_t certain = held_.size();
   for (const std::string& stop : stop_) {
     for (size_t length = std::min(stop.size(), held_.size()); length > 0; --length) {
@@ -165,7 +165,7 @@ TextEnd TextWriter::Write(const std::string& prompt, const TextOptions& options,
       warned = true;
       options.beyond_training(trained);
     }
-    // The text's last token is not read.
+    // `more`: how many tokens will be read after this one. The text's last token is not read.
     size_t more = options.tokens - draft.tokens() - 1;
     if (most) more = std::min(more, *most - position - 1);
     logits = speculator.Step(*token, more, draft.choice(), draft.rng());

@@ -19,14 +19,14 @@
 namespace linnet {
 
 // Joins the texts of tokens into whole characters, and holds back text that may be the beginning of
-// a stop word.
+// a stop string.
 class TextPieces {
  public:
   explicit TextPieces(std::vector<std::string> stop) : stop_(std::move(stop)) {}
 
   // Adds the text of a token; returns the text that can be shown now.
   std::string Add(std::string_view text);
-  bool stopped() const { return stopped_; }
+  bool stopped() const { return stopped_; }  // a stop string was found
   // Ends the text and returns the text held back; incomplete characters become U+FFFD.
   std::string Finish();
 
@@ -45,23 +45,24 @@ class TextDraft {
   // Chooses the token to read next, from the head's outputs at the previous token; nullopt at the
   // end of the text. Appends the text that can be shown to `shown`: whole characters only.
   std::optional<int32_t> Next(std::span<const float> outputs, std::string& shown);
-  // Ends the text because the model has no position left; appends the text held back.
+  // Ends the text early: the model has no position left, or the request was canceled. Appends the
+  // text held back.
   void Stop(std::string& shown);
   TextEnd end() const { return end_; }  // valid after Next() returned nullopt, and after Stop()
   size_t tokens() const { return tokens_; }
   int32_t last() const { return last_; }  // the token drawn last; valid if tokens() > 0
-  // The next token's choice: the options, and the random numbers that it will draw.
+  // The options and the random numbers with which the next token will be drawn.
   const ChoiceOptions& choice() const { return choice_; }
   const Philox& rng() const { return rng_; }
 
  private:
   const Vocabulary* vocabulary_;
   ChoiceOptions choice_;
-  size_t most_, tokens_ = 0;
+  size_t most_, tokens_ = 0;  // most_: maximum of tokens_
   int32_t last_ = Vocabulary::kEnd;
   Philox rng_;
   TextPieces pieces_;
-  std::vector<float> allowed_;
+  std::vector<float> allowed_;  // the outputs, -infinity for tokens that are never drawn
   TextEnd end_ = TextEnd::kPositions;
 };
 

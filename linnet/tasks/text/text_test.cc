@@ -140,7 +140,7 @@ TEST(TextPieces, ShowsWholeCharactersAndNoStopWord) {
   EXPECT_EQ(open.Add("ry"), "story");
   EXPECT_EQ(open.Add("st"), "");
   EXPECT_EQ(open.Finish(), "st");
-  TextPieces half({"stop"});  // a stop word directly after an incomplete character
+  TextPieces half({"stop"});  // a stop string directly after an incomplete character
   EXPECT_EQ(half.Add("a\xe6stop"), "a\xef\xbf\xbd");
   TextPieces broken({});
   shown = broken.Add("a\xff");
@@ -210,13 +210,11 @@ std::vector<std::string> Characters(const std::string& text) {
   return characters;
 }
 
-// Even with random weights, the second line is as long as the first and has the same punctuation.
-// All characters except punctuation differ from the first line's characters at the same places. Two
-// characters of the second line are equal only if the first line's at these two places are equal.
 // Windows and the tokens that begin a text fit into a table of learned positions.
 TEST(TextTask, EvaluatesWindowsThatFitTheModel) {
   const TextSpec spec = TwoTokensBegin();
   const Vocabulary vocabulary(spec);
+  // A window's last token is not read, so 2 begin tokens and 11 - 1 tokens need 12 positions.
   constexpr size_t kPositions = 12, kWindow = 11;
   Engine engine(RandomModel("text", spec, kPositions), {.threads = 1});
   ASSERT_EQ(engine.model().most_positions(), kPositions);
@@ -242,6 +240,29 @@ TEST(TextTask, EvaluatesWindowsThatFitTheModel) {
   EXPECT_NEAR(result.record.at("bits_per_token").get<double>(), want, 1e-9);
 }
 
+// Without rules, a second line ends at the model's last position at the latest.
+TEST(CoupletWriter, FreeLinesFitThePositions) {
+  for (const std::string name : {"couplet-encoder-decoder", "couplet-causal-linear"}) {
+    Engine engine(Model::Open("tests/checkpoints/" + name + ".safetensors"), {.threads = 1});
+    CoupletWriter writer(engine);
+    const bool pair = name == "couplet-encoder-decoder";
+    const size_t positions = 31, longest = pair ? positions : positions / 2;
+    std::string first;
+    for (size_t i = 0; i < longest; ++i) first += "明";
+    const auto answers =
+        writer.Write(first, {.candidates = 20, .choice = {.temperature = 5}, .rules = false});
+    ASSERT_FALSE(answers.empty());
+    for (const CoupletAnswer& answer : answers) {
+      EXPECT_LE(Characters(answer.text).size(), pair ? positions : positions - longest) << name;
+    }
+    EXPECT_THROW(writer.Write(first + "明", {.rules = false}), InputError);
+  }
+}
+
+// Even with random weights, the second line is as long as the first and has the same punctuation.
+// All characters except punctuation differ from the first line's characters at the same positions.
+// Two characters of the second line are equal only if the first line's at the same two positions
+// are equal.
 TEST(CoupletWriter, KeepsTheRules) {
   Engine engine(RandomModel("couplet", "character"), {.threads = 1});
   CoupletWriter writer(engine);

@@ -25,7 +25,7 @@ TEST(Vocabulary, NamesATokenByItsTextOrItsBytes) {
 }
 
 TEST(TokenScores, ListsTheMostLikelyTokensAndTheSampledOne) {
-  const Vocabulary vocabulary = Vocabulary::OfText("abbcccdddd", 10);  // d, c, b, a
+  const Vocabulary vocabulary = Vocabulary::OfText("abbcccdddd", 10);  // tokens 3 .. 6: d, c, b, a
   const float e1 = -1, e2 = -2;
   const std::vector<float> outputs = {e2, -9, -9, e1, e2, 0, -5};  // end, -, -, d, c, b, a
   double sum = 0;
