@@ -465,10 +465,11 @@ limit.)",
   verb->add_flag(
       "--stateless", options->stateless,
       "Recompute all previous tokens for each new one, as a transformer without a state does; "
-      "timed at nine lengths, from which the time of an image is interpolated (ignores --seconds)");
-  verb->add_flag("--whole", options->whole,
-                 "With --stateless: also time a whole image at every length, to check the "
-                 "interpolated time")
+      "timed at nine prefix lengths, from which the time of an image is interpolated (ignores "
+      "--seconds)");
+  verb->add_flag(
+          "--whole", options->whole,
+          "With --stateless: also time every token of an image, to check the interpolated time")
       ->needs("--stateless");
   cli::AddListOption(verb, "--batch", options->batches, "N", "Batch sizes, for example 1,64",
                      cli::Between(1, 1'000'000));

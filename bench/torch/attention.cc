@@ -567,8 +567,8 @@ the longer half of the lengths.)",
       ->check(cli::Between(0.001, 1e6));
   cli::AddOption(
       verb, "--device", options->device, "NAME",
-      "cpu, or cuda if this libtorch supports it. On cuda, one short problem is checked, and the "
-      "limit is the time to move inputs and outputs",
+      "cpu, or cuda if this libtorch supports it. On cuda, only one short problem is checked, "
+      "and the limit is the time to read inputs and write outputs in the GPU's memory",
       CLI::IsMember({"cpu", "cuda"}).description(""));
   verb->add_option("--one", options->one)->group("");
   AddBenchOptions(verb, *options);

@@ -35,8 +35,8 @@ void AddDrawingOptions(CLI::App* verb, DrawingOptions& options) {
             "Sampling temperature (below 1: closer to the most likely image)", Between(0.0, 10.0));
   AddOption(verb, "--sampler", options.sampler, "NAME",
             "Distribution to sample from. density: the trained one; reference: a wider one, as in "
-            "fast-transformers (for the model's output s, logistics have the scale elu(s) + 1.0001 "
-            "instead of exp(s))",
+            "fast-transformers (scale of each logistic: elu(s) + 1.0001 instead of exp(s), with s "
+            "from the network)",
             CLI::IsMember({"density", "reference"}));
   AddBatchOption(verb, options.batch);
 }

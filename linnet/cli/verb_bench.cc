@@ -7,8 +7,9 @@ namespace linnet::cli {
 void AddBench(CLI::App& app) {
   CLI::App* verb = AddVerb(
       app, "bench", "Benchmark linnet against the limits of this machine",
-      "A benchmark first checks that the results are right. It then prints each figure, its limit\n"
-      "(for most, what this machine allows, measured in the same run) and their ratio.",
+      "A benchmark first checks that the results are right. It then prints each result, its limit\n"
+      "and their ratio. Most limits are the best that this machine allows, measured in the same "
+      "run.",
       "  linnet bench step\n"
       "  linnet bench generate --random mnist --batch 64 --precision int8\n"
       "  linnet bench train --json\n"

@@ -126,9 +126,9 @@ void AddGenerate(CLI::App& app) {
   AddOption(
       verb, "--draft", options->draft, "MODEL",
       StrCat("Speculative decoding: a smaller model with the same vocabulary guesses tokens, "
-             "and the model checks several at a time; '",
+             "and the model checks several at a time. With '",
              kRepeats,
-             "': no second model; the guesses are the tokens that followed an earlier occurrence "
+             "' in place of MODEL, the guesses are the tokens that followed an earlier occurrence "
              "of the last four tokens (prompt lookup). The text stays the same. Worth trying with "
              "models larger than the CPU's caches; slower with small ones"));
   AddOption(verb, "--draft-tokens", options->how.guesses, "N",

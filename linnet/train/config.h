@@ -226,7 +226,7 @@ void VisitTaskFields(Config& c, const Visit& visit) {
         c.stem);
   visit("data", "images", "folder that holds the data set; required", c.data);
   visit("data", "text", "file with the text; required", c.data);
-  visit("unit", "text", "unit of a token: byte, character, or token (those of --tokenizer)",
+  visit("unit", "text", "kind of tokens: byte, character, or token (byte pairs of --tokenizer)",
         c.unit);
   visit("tokenizer", "text", "for --unit token: a tokenizer.json with a byte-pair vocabulary",
         c.tokenizer);
@@ -267,17 +267,15 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("network", "speech", "transformer, or lstm (bidirectional, --d-model units per direction)",
         c.network);
   visit("bands", "speech", "bands of the mel filterbank", c.bands);
-  visit("stack", "speech", "frames, one every 10 ms, that each position of the network reads",
-        c.stack);
-  visit("stride", "speech", "frames from one position to the next", c.stride);
+  visit("stack", "speech", "size of each position's window, in frames of 10 ms", c.stack);
+  visit("stride", "speech", "distance between positions, in frames", c.stride);
   visit("lookahead", "speech",
-        "how many of the --stack frames follow the --stride frames of the position itself",
-        c.lookahead);
+        "frames of the window that come after the position's own --stride frames", c.lookahead);
   visit("normalize", "speech",
         "data over which each band gets mean 0 and deviation 1: utterance or corpus", c.normalize);
   visit("max_seconds", "speech", "skip utterances longer than this, in seconds", c.max_seconds);
   visit("speed_perturbation", "speech",
-        "play each utterance as it is, slower or faster by this share, at random; 0: off",
+        "change the speed of each utterance at random by -N, 0 or +N, as a share; 0: off",
         c.speed_perturbation);
   visit("band_masks", "speech", "SpecAugment: number of masked ranges of bands per utterance",
         c.band_masks);
@@ -295,7 +293,8 @@ void VisitTaskFields(Config& c, const Visit& visit) {
         c.validation_images);
   visit("max_length", "copy", "the part to copy has fewer than N tokens", c.max_length);
   visit("max_length", "recall",
-        "length of every sequence: 4 tokens for each key-value pair, at most --symbols pairs",
+        "length of every sequence, in tokens: 4 times its key-value pairs, at most --symbols of "
+        "them",
         c.max_length);
   visit("symbols", "copy", "number of different tokens to copy", c.symbols);
   visit("symbols", "recall", "number of different keys, and of different values", c.symbols);
@@ -306,7 +305,8 @@ template <typename Config, typename Visit>
 void VisitUpdateFields(Config& c, const Visit& visit) {
   visit("batch", "", "sequences per update", c.batch);
   visit("accumulate", "", "process each batch in N parts, for less memory", c.accumulate);
-  visit("steps", "", "number of updates; 0, in tasks with --epochs: computed from these", c.steps);
+  visit("steps", "", "number of updates; 0: computed from --epochs, if the task has that option",
+        c.steps);
   visit("epochs", "images text couplet speech", "passes over the training data, instead of --steps",
         c.epochs);
   visit("optimizer", "", "optimizer: radam or adam", c.optimizer);

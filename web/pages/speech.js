@@ -37,10 +37,11 @@ studio.begin({
 });
 
 // What the page shows of the sound: the last WIDTH frames, and the phones.
-const sound = {frames: 0, phones: [], seconds: 0, busy: 0, stateBytes: 0, waiting: []};
+// `waiting` holds frames and `words` elements that the next frame of the display adds.
+const sound = {frames: 0, phones: [], seconds: 0, busy: 0, stateBytes: 0, waiting: [], words: []};
 
 function clear() {
-  Object.assign(sound, {frames: 0, phones: [], seconds: 0, busy: 0, waiting: []});
+  Object.assign(sound, {frames: 0, phones: [], seconds: 0, busy: 0, waiting: [], words: []});
   const context = at('bands').getContext('2d');
   context.fillStyle = '#fff';
   context.fillRect(0, 0, WIDTH, BANDS);
@@ -55,10 +56,11 @@ function addFrames(frames) {
   if (count === 0) return;
   const canvas = at('bands'), context = canvas.getContext('2d');
   const first = frames.length / BANDS - count, image = context.createImageData(count, BANDS);
+  const pixels = new Uint32Array(image.data.buffer);
   for (let column = 0; column < count; ++column) {
     for (let band = 0; band < BANDS; ++band) {
-      const shade = 255 - 255 * Math.min(1, Math.max(0, (frames[(first + column) * BANDS + band] - 6) / 15));
-      image.data.set([shade, shade, shade, 255], 4 * ((BANDS - 1 - band) * count + column));
+      const shade = 255 - 255 * Math.min(1, Math.max(0, (frames[(first + column) * BANDS + band] - 8) / 16));
+      pixels[(BANDS - 1 - band) * count + column] = 0xff000000 + 0x010101 * Math.round(shade);  // opaque gray
     }
   }
   context.drawImage(canvas, -count, 0);
@@ -66,17 +68,22 @@ function addFrames(frames) {
   sound.frames += frames.length / BANDS;
 }
 
-// Shows the phones that are in the picture below their beginnings.
+// Shows the phones that are in the picture below their beginnings, in two rows. A phone without room in both is left out.
 function mark() {
-  const begin = sound.frames - WIDTH;
-  const seen = sound.phones.filter(({seconds}) => seconds * FRAMES >= begin);
-  at('marks').replaceChildren(...seen.map(({name, seconds}, i) => {
+  const begin = sound.frames - WIDTH, room = 5;  // percent of the width
+  const ends = [0, 0];  // of the last label in each row
+  const labels = [];
+  for (const {name, seconds} of sound.phones.slice(-WIDTH)) {
+    const left = 100 * (seconds * FRAMES - begin) / WIDTH, row = ends.findIndex(end => end <= left);
+    if (left < 0 || row < 0) continue;
+    ends[row] = left + room;
     const label = document.createElement('span');
     label.textContent = name;
-    label.style.left = `${100 * (seconds * FRAMES - begin) / WIDTH}%`;
-    label.className = i % 2 === 0 ? '' : 'lower';  // neighbors do not overlap
-    return label;
-  }));
+    label.style.left = `${left}%`;
+    label.className = ['', 'lower'][row];
+    labels.push(label);
+  }
+  at('marks').replaceChildren(...labels);
 }
 
 function report() {
@@ -94,15 +101,17 @@ function show({frames, phones, ...facts}) {
   for (const phone of phones) {
     sound.phones.push(phone);
     const word = document.createElement('span');
-    word.textContent = phone.name;
+    word.textContent = `${phone.name} `;
     word.title = `${shell.filled('seconds', {seconds: phone.seconds.toFixed(2)})}, ${Math.round(100 * phone.probability)} %`;
-    at('phones').append(word, ' ');
+    sound.words.push(word);
   }
   due ||= requestAnimationFrame(() => {
     due = 0;
     for (const more of sound.waiting.splice(0)) addFrames(more);
+    at('phones').append(...sound.words.splice(0));
     mark();
     report();
+    at('phones').scrollTop = at('phones').scrollHeight;
   });
 }
 
@@ -132,11 +141,12 @@ async function samplesOf(file) {
   try {
     const decoder = new OfflineAudioContext(1, 1, RATE);  // decodes to RATE
     const audio = await decoder.decodeAudioData(await file.arrayBuffer());
-    const samples = new Float32Array(audio.length);
-    for (let channel = 0; channel < audio.numberOfChannels; ++channel) {
-      audio.getChannelData(channel).forEach((x, i) => { samples[i] += x / audio.numberOfChannels; });
+    const samples = audio.getChannelData(0), channels = audio.numberOfChannels;
+    for (let channel = 1; channel < channels; ++channel) {
+      const other = audio.getChannelData(channel);
+      for (let i = 0; i < samples.length; ++i) samples[i] += other[i];
     }
-    return samples;
+    return channels > 1 ? samples.map(x => x / channels) : samples;
   } catch {
     throw new Trouble('unreadable', {name: file.name});
   }
