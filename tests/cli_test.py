@@ -125,7 +125,7 @@ class Program(Case):
         shutil.copy(cli_util.BIN / "linnet", folder)
         for verb in ("train", "data"):
             sibling = folder / f"linnet-{verb}"
-            self.refuses([verb, "images"], sibling, "cmake --build", program=folder / "linnet",
+            self.refuses([verb, "images"], sibling, "scripts/build", program=folder / "linnet",
                          env={"PATH": "/nowhere"})
             sibling.write_text('#!/bin/sh\nprintf "%s|" "$@"\nexit 7\n')
             sibling.chmod(0o755)

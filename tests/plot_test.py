@@ -215,7 +215,7 @@ class Plot(unittest.TestCase):
         folder = self.dir / "bin"
         folder.mkdir()
         shutil.copy(BIN / "linnet", folder)
-        self.refuses(["runs/a"], folder / "linnet-plot", "cmake --build", program=folder / "linnet",
+        self.refuses(["runs/a"], folder / "linnet-plot", "scripts/build", program=folder / "linnet",
                      env={"PATH": "/nowhere"})
 
 

@@ -336,8 +336,7 @@ class Types(Case):
                              [torch.bfloat16, torch.float32, torch.float32])
             packed = linnet.causal_linear_attention_packed(*(t[0] for t in ours), torch.tensor([0, 9, 300]))
             self.assertEqual(packed.dtype, torch.bfloat16)
-            # In double, the backward pass runs PyTorch's operations (the plain form). Autocast is active here, but must
-            # not cast anything.
+            # In double, the backward pass runs PyTorch's operations, which autocast must not cast.
             double = leaves(x, torch.double)
             out = linnet.causal_linear_attention(*double)
             self.assertEqual(out.dtype, torch.double)

@@ -121,7 +121,7 @@ class Figure1(Case):
         folder = self.dir / "bin"
         folder.mkdir()
         shutil.copy(reproduce_util.BIN / "linnet", folder)
-        self.refuses(["figure1"], folder / "linnet-reproduce", "cmake --build", program=folder / "linnet",
+        self.refuses(["figure1"], folder / "linnet-reproduce", "scripts/build", program=folder / "linnet",
                      env={"PATH": "/nowhere"})
         shutil.copy(reproduce_util.BIN / "linnet-reproduce", folder)
         before = self.files()

@@ -31,13 +31,11 @@ void Become(const Sibling& sibling, const std::vector<std::string>& arguments) {
   execv(beside.c_str(), argv.data());
   if (errno == ENOENT) execvp(sibling.program, argv.data());
   if (errno == ENOENT) {
-    const std::string needs =
-        sibling.option == nullptr
-            ? ""
-            : StrCat(" (-D", sibling.option, "=ON; it needs ", sibling.needs, ")");
-    throw InputError(beside,
-                     ": no such program here or on the PATH; build it in the source folder: ",
-                     "scripts/build", needs);
+    const std::string needs = sibling.option == nullptr ? ""
+                                                        : StrCat(" (CMake option ", sibling.option,
+                                                                 "; needs ", sibling.needs, ")");
+    throw InputError(beside, ": no such program here or on the PATH; build it with scripts/build ",
+                     "in the source folder", needs);
   }
   throw RuntimeError(beside, ": cannot be started (", std::generic_category().message(errno), ")");
 }
