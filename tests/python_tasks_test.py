@@ -181,6 +181,10 @@ class CoupletTest(Case):
             self.assertEqual([line.text for line in found], [answer["text"] for answer in answers])
             for line, answer in zip(found, answers):
                 self.assertAlmostEqual(line.log_probability, answer["log_probability"], places=6)
+                self.assertEqual(len(line.scores), len(line.text))
+                np.testing.assert_allclose(line.scores, answer["scores"], atol=1e-9)
+                if how.get("rules", True):
+                    self.assertAlmostEqual(sum(line.scores), line.log_probability, places=6)
         for call in (lambda: model.couplets(""), lambda: model.couplets("月", 0),
                      lambda: model.couplets("月", rules=False)):
             self.assertRaises(linnet.InputError, call)

@@ -50,6 +50,8 @@ struct CoupletAnswer {
   double log_probability = 0;
   // Number of characters in that sum. With rules, punctuation is copied and not counted.
   size_t characters = 0;
+  // The log-probability of each character of `text`; 0 for copied punctuation.
+  std::vector<double> scores = {};
 };
 
 class LINNET_API CoupletWriter {

@@ -12,6 +12,7 @@
 
 struct linnet_couplets {
   std::vector<linnet::CoupletAnswer> answers;
+  std::string unknown;
 };
 
 namespace linnet::capi {
@@ -155,7 +156,12 @@ linnet_couplets* linnet_write_couplets(linnet_engine* engine, const char* first,
   return ValueOf<linnet_couplets*>(nullptr, [&] {
     linnet::CoupletWriter& writer = CoupletWriterOf(engine);
     const linnet::CoupletOptions own = ReadCoupletOptions(options);
-    return new linnet_couplets{writer.Write(Text(first, bytes, "the first line"), own)};
+    const std::string line = Text(first, bytes, "the first line");
+    std::string unknown;
+    for (const std::string& character : writer.Unknown(line)) {
+      unknown += (unknown.empty() ? "" : " ") + character;
+    }
+    return new linnet_couplets{writer.Write(line, own), unknown};
   });
 }
 void linnet_couplets_free(linnet_couplets* couplets) { delete couplets; }
@@ -168,6 +174,18 @@ const char* linnet_couplets_text(const linnet_couplets* couplets, size_t i) {
 }
 double linnet_couplets_log_probability(const linnet_couplets* couplets, size_t i) {
   return ValueOf(0.0, [&] { return AnswerOf(couplets, i).log_probability; });
+}
+const double* linnet_couplets_scores(const linnet_couplets* couplets, size_t i, size_t* count) {
+  return ValueOf<const double*>(nullptr, [&] {
+    const std::vector<double>& scores = AnswerOf(couplets, i).scores;
+    Given(count, "count");
+    *count = scores.size();
+    return scores.data();
+  });
+}
+const char* linnet_couplets_unknown(const linnet_couplets* couplets) {
+  return ValueOf<const char*>(nullptr,
+                              [&] { return Given(couplets, "the couplets").unknown.c_str(); });
 }
 
 }  // extern "C"

@@ -46,7 +46,8 @@ void Run(const CoupletArguments& options) {
         list.push_back({{"text", answer.text},
                         {"score", score(answer)},
                         {"log_probability", answer.log_probability},
-                        {"characters", answer.characters}});
+                        {"characters", answer.characters},
+                        {"scores", answer.scores}});
       }
       results.push_back({{"first", line}, {"unknown", unknown}, {"answers", list}});
       continue;

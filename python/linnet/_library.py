@@ -106,6 +106,7 @@ _FUNCTIONS: dict[str, tuple] = {
     "couplets_count": (c_size_t, c_void_p),
     "couplets_text": (c_char_p, c_void_p, c_size_t),
     "couplets_log_probability": (c_double, c_void_p, c_size_t),
+    "couplets_scores": (POINTER(c_double), c_void_p, c_size_t, POINTER(c_size_t)),
     "transcribe": (c_void_p, c_void_p, c_void_p, c_size_t, c_size_t),
     "transcript_free": (None, c_void_p),
     "transcript_count": (c_size_t, c_void_p),

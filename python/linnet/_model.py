@@ -24,10 +24,12 @@ _IDLE_ENGINES = 2  # maximum number that a model keeps for later calls
 
 
 class Couplet(NamedTuple):
-    """A second line, and its log-probability in nats: the sum of log p over its characters."""
+    """A second line, its log-probability in nats, and the terms of that sum: log p of each character, 0 for copied
+    punctuation."""
 
     text: str
     log_probability: float
+    scores: tuple[float, ...]
 
 
 class Model:
@@ -398,10 +400,13 @@ class Model:
                 return Handle(library.write_couplets(engine, encoded, len(encoded), ctypes.byref(options)),
                               library.couplets_free)
 
-        lines = interruptible(work)
-        return [Couplet(library.couplets_text(lines, i).decode(),
-                        library.couplets_log_probability(lines, i))
-                for i in range(library.couplets_count(lines))]
+        lines, count = interruptible(work), ctypes.c_size_t()
+        found = []
+        for i in range(library.couplets_count(lines)):
+            scores = library.couplets_scores(lines, i, ctypes.byref(count))
+            found.append(Couplet(library.couplets_text(lines, i).decode(), library.couplets_log_probability(lines, i),
+                                 tuple(scores[:count.value])))
+        return found
 
     # ---- Speech
 

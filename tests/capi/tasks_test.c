@@ -369,7 +369,15 @@ static void test_couplets(void) {
     const double p = linnet_couplets_log_probability(couplets, i);
     CHECK_OK(fabs(p + nats) < 0.05 * nats); /* in int8, steps and prefixes round differently */
     CHECK(i == 0 || p <= linnet_couplets_log_probability(couplets, i - 1));
+    const double* scores = linnet_couplets_scores(couplets, i, &count);
+    CHECK_OK(scores != NULL && count == 4);
+    CHECK(fabs(scores[0] + scores[1] + scores[2] + scores[3] - p) < 1e-6 * fabs(p));
   }
+  CHECK_OK(strcmp(linnet_couplets_unknown(couplets), "") == 0);
+  CHECK_FAILS(linnet_couplets_scores(couplets, 4, &count) == NULL, LINNET_ERROR_INPUT, "no line 4");
+  CHECK_FAILS(linnet_couplets_scores(couplets, 0, NULL) == NULL, LINNET_ERROR_INPUT,
+              "count is NULL");
+  CHECK_FAILS(linnet_couplets_unknown(NULL) == NULL, LINNET_ERROR_INPUT, "couplets is NULL");
   CHECK_FAILS(linnet_couplets_text(couplets, 4) == NULL, LINNET_ERROR_INPUT, "no line 4");
   CHECK_FAILS(linnet_couplets_log_probability(couplets, 4) == 0, LINNET_ERROR_INPUT, "no line 4");
   linnet_couplets_free(couplets);
@@ -378,6 +386,9 @@ static void test_couplets(void) {
   /* The defaults give one line; drawn lines depend on the seed. */
   couplets = linnet_write_couplets(engine, first, strlen(first), NULL);
   CHECK_OK(linnet_couplets_count(couplets) == 1);
+  linnet_couplets_free(couplets);
+  couplets = linnet_write_couplets(engine, "QXQ", 3, NULL);
+  CHECK_OK(strcmp(linnet_couplets_unknown(couplets), "Q X") == 0);
   linnet_couplets_free(couplets);
   linnet_sampling sampling;
   linnet_sampling_init(&sampling, sizeof sampling);

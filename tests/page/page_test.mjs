@@ -135,6 +135,31 @@ await run({
     assert.equal(new Set(names).size, names.length);
     for (const [i, text] of (await texts(page)).entries()) assert.equal(names[i], `Copy ${text}`);
   },
+  'every character has a bar and its probability': async () => {
+    const page = await open();
+    await answer(page, '海上，明月');
+    const letters = await page.$$eval('#list li:first-child span[lang] > span', (all) => all.map((one) =>
+      [one.textContent, Number(one.style.getPropertyValue('--likely')), one.title]));
+    assert.equal(letters.length, 5);
+    for (const [letter, likely, title] of letters) {
+      if (letter === '，') assert.deepEqual([likely, title], [0, '']);
+      else assert.ok(likely > 0 && likely < 1 && /Probability in the model: [<\d. ]+%/.test(title), `${letter} ${likely} ${title}`);
+    }
+  },
+  'a link repeats the answer': async () => {
+    const page = await open();
+    await answer(page, '海上明月');
+    const lines = await texts(page), link = await page.getAttribute('#link', 'href');
+    assert.equal(new URL(page.url()).hash, link);
+    await page.goto('about:blank');
+    await page.goto(`${server.url}/${link}`);
+    await finished(page);
+    assert.deepEqual(await texts(page), lines);
+    assert.equal(await page.textContent('#up'), '海上明月');
+    await page.goto(`${server.url}/#first=%E9%9B%A8&seed=x`);  // a seed that is no number: a random one
+    await page.waitForFunction(() => document.getElementById('up').textContent === '雨');
+    assert.deepEqual(page.faults, []);
+  },
   'characters that the model does not know are named': async () => {
     const page = await open();
     await answer(page, '天\u{20BB7}地');

@@ -256,6 +256,15 @@ await run({
     await page.keyboard.press('Enter');
     await says(page, /\d answers/);
     assert.equal([...await page.textContent('#down')].length, 4);
+    assert.equal(await page.locator('#list li:first-child span[title*="Probability"]').count(), 4);
+    const lines = await page.textContent('#list');
+    await page.fill('#first', '');
+    await page.reload();  // the address holds the first line
+    await says(page, /\d answers/);
+    assert.equal(await page.textContent('#list'), lines);
+    await page.fill('#first', '天Q地');
+    await page.keyboard.press('Enter');
+    await says(page, /does not know Q/);
     assert.match(await page.textContent('footer'), /in your browser/);
     assert.deepEqual(page.faults, []);
   },

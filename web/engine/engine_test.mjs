@@ -121,9 +121,11 @@ test('text is that of the native program', () => {
 });
 
 test('couplets are those of the native program', () => {
-  const lines = open('couplet').couplets('海上明月', {candidates: 3});
+  const net = open('couplet'), lines = net.couplets('海上明月', {candidates: 3});
   const want = native('couplet', model('couplet'), '海上明月', '--count', '3')[0].answers;
   assert.deepEqual(lines.map(({text}) => text), want.map(({text}) => text));
+  assert.ok(off(lines[0].scores, want[0].scores) < 1e-2);
+  assert.deepEqual([lines.unknown, net.couplets('QXQ').unknown], [[], ['Q', 'X']]);
 });
 
 // Two seconds of buzzes at changing pitches, with noise: without it, the energy of high bands would be rounding errors.

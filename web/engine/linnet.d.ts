@@ -54,6 +54,8 @@ export interface Couplet {
   text: string;
   /** Log-probability of the line: the sum over its characters, in nats. */
   logProbability: number;
+  /** log p of each character of the text; 0 for copied punctuation. */
+  scores: Float64Array;
 }
 
 export interface Phone {
@@ -120,7 +122,8 @@ export class Model {
   transcriber(): Transcriber;
   frames(samples: ArrayLike<number>): Float32Array;
   /** `candidates` is 5 by default. */
-  couplets(first: string, options?: Sampling & {candidates?: number; beam?: number; freeForm?: boolean}): Couplet[];
+  couplets(first: string, options?: Sampling & {candidates?: number; beam?: number; freeForm?: boolean}):
+    Couplet[] & {unknown: string[]};
 }
 
 export class State {

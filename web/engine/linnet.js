@@ -481,7 +481,16 @@ export class Model {
     });
   }
 
-  /** Second lines for the first line of a couplet, the most likely first: [{text, logProbability}]. */
+  #scores(at, lines, i) {
+    const {linnet} = this, count = at.room(4);
+    const from = linnet.c.linnet_couplets_scores(lines, i, count);
+    const size = new DataView(linnet.c.memory.buffer).getUint32(count, true);
+    return new Float64Array(linnet.bytes(from, 8 * size).slice().buffer);
+  }
+
+  /** Second lines for the first line of a couplet, the most likely first: [{text, logProbability, scores}], with log p of
+   *  each character in `scores`. The array's property `unknown` lists the first line's characters that the model does
+   *  not know. */
   couplets(first, {candidates = 5, beam, freeForm, ...sampling} = {}) {
     const {linnet} = this, {c} = linnet;
     return linnet.scope(at => {
@@ -492,10 +501,13 @@ export class Model {
       ]);
       const lines = linnet.handle(c.linnet_write_couplets(this.engine, at.put(bytes), bytes.length, options));
       try {
-        return Array.from({length: c.linnet_couplets_count(lines)}, (_, i) => ({
+        const answers = Array.from({length: c.linnet_couplets_count(lines)}, (_, i) => ({
           text: linnet.text(c.linnet_couplets_text(lines, i)),
           logProbability: c.linnet_couplets_log_probability(lines, i),
+          scores: this.#scores(at, lines, i),
         }));
+        const unknown = linnet.text(c.linnet_couplets_unknown(lines));
+        return Object.assign(answers, {unknown: unknown === '' ? [] : unknown.split(' ')});
       } finally {
         c.linnet_couplets_free(lines);
       }

@@ -290,16 +290,17 @@ const tasks = {
     }
   },
 
-  /** Writes second lines for a couplet's first line, the most likely first: {candidates: [{text, score}], unknown}.
-   *  unknown is always empty: unlike linnet serve, the engine does not tell which characters are unknown. */
+  /** Writes second lines for a couplet's first line, the most likely first: {candidates: [{text, score, scores}],
+   *  unknown}. */
   async couplets({file, precision, first, candidates}, tell) {
     const net = await model(file, precision, tell);
     const lines = net.couplets(first, {candidates});
     return {
-      candidates: lines.map(({text, logProbability}) => ({
-        text, score: logProbability / Math.max(1, [...text].filter(one => /\p{L}/u.test(one)).length),
+      candidates: lines.map(({text, logProbability, scores}) => ({
+        text, scores: [...scores],
+        score: logProbability / Math.max(1, [...text].filter(one => /\p{L}/u.test(one)).length),
       })),
-      unknown: [],
+      unknown: lines.unknown,
     };
   },
 };

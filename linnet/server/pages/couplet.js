@@ -14,7 +14,8 @@ shell.begin({
       '它学的是唐宋律诗中的对仗句，五言、七言对得最好。',
     answers: '候选下联', copy: '复制', copyOf: '复制 {text}', copied: '已复制', working: '正在对……', done: '对好了，共 {n} 句。', one: '对好了。', cut: '回答中断了',
     stopped: '停了。', unknown: '模型不认识：{characters}。',
-    failed: '没有对成：{message}', score: '每字 log p {s}',
+    failed: '没有对成：{message}', score: '每字 log p {s}', likely: '模型给它的概率：{p}',
+    bars: '字下的横线越长，模型给这个字的概率越大。', link: '这些下联的链接',
   },
   en: {
     title: 'Couplets · linnet', heading: 'Answer a couplet', first: 'First line', go: 'Answer',
@@ -26,7 +27,8 @@ shell.begin({
     answers: 'Second lines to choose from', copy: 'Copy', copyOf: 'Copy {text}', copied: 'Copied', working: 'Writing …',
     done: '{n} answers.', one: 'One answer.', cut: 'the response broke off', stopped: 'Stopped.',
     unknown: 'The model does not know {characters}.',
-    failed: 'No answer: {message}', score: 'log p {s} per character',
+    failed: 'No answer: {message}', score: 'log p {s} per character', likely: 'Probability in the model: {p}',
+    bars: 'The longer the bar under a character, the more likely the model finds it.', link: 'Link to these lines',
   },
 });
 
@@ -70,9 +72,23 @@ function row(index) {
   return item;
 }
 
+// The characters of a line as elements. couplet.css draws a bar of the length --likely under each whose score is known.
+function letters({ text, scores = [] }) {
+  return [...text].map((character, i) => {
+    const letter = document.createElement('span');
+    letter.textContent = character;
+    if (scores[i] < 0) {  // copied punctuation has 0
+      const percent = 100 * Math.exp(scores[i]);
+      letter.style.setProperty('--likely', Math.max(0.05, 1 + scores[i] / 9));
+      letter.title = shell.filled('likely', { p: percent < 0.1 ? '< 0.1 %' : `${percent.toPrecision(2)} %` });
+    }
+    return letter;
+  });
+}
+
 function show(index) {
   const pick = at('list').querySelector(`[data-index="${index}"]`);
-  pick.firstChild.textContent = candidates[index].text;
+  pick.firstChild.replaceChildren(...letters(candidates[index]));
   const score = candidates[index].score;
   pick.lastChild.textContent = score === undefined ? '' : shell.filled('score', { s: score.toFixed(2) });
   pick.nextSibling.setAttribute('aria-label', shell.filled('copyOf', { text: candidates[index].text }));
@@ -88,7 +104,8 @@ function list(all) {
   choose(0);
 }
 
-async function ask() {
+// Asks for second lines. The address then has the first line and the seed, so that a link repeats the answer.
+async function ask(seed = Math.floor(Math.random() * 2 ** 31)) {
   const first = at('first').value.replace(/[\s\u200b\ufeff]/g, '');
   if (!first) return at('first').focus();
   working?.abort();
@@ -96,6 +113,9 @@ async function ask() {
   candidates = Array.from({ length: CANDIDATES }, () => ({ text: '' }));
   chosen = 0;
   answered = first;
+  const address = `#${new URLSearchParams({ first, seed })}`;
+  history.replaceState(null, '', address);
+  at('link').href = address;
   at('list').replaceChildren(...candidates.map((_, index) => row(index)));
   at('up').textContent = first;
   at('down').textContent = '';
@@ -104,7 +124,7 @@ async function ask() {
   shell.say(['working']);
   try {
     let done = null;
-    const request = { first, candidates: CANDIDATES, stream: true };
+    const request = { first, candidates: CANDIDATES, seed, stream: true };
     await shell.stream('/v1/couplets', request, async (event, data) => {
       if (mine.signal.aborted) return;
       if (event === 'error') throw new Error(data.error.message);
@@ -139,4 +159,14 @@ document.addEventListener('keydown', (event) => {
   if (document.activeElement !== at('first') && digit >= 1 && digit <= candidates.length) choose(digit - 1);
 });
 document.addEventListener('language', () => candidates.forEach((_, index) => show(index)));
+
+// Answers the first line in the address, if there is one.
+function answerAddress() {
+  const given = new URLSearchParams(location.hash.slice(1)), seed = Number(given.get('seed'));
+  if (!given.get('first')) return;
+  at('first').value = given.get('first');
+  ask(Number.isSafeInteger(seed) && seed >= 0 ? seed : undefined);
+}
+addEventListener('hashchange', answerAddress);
 at('first').focus();
+answerAddress();

@@ -135,6 +135,7 @@ int32_t CoupletDraft::Next(std::span<const float> outputs) {
   const size_t at = tokens_.size();
   const bool given = rules_ && line_->punctuation(at);  // token copied from the first line
   int32_t token = given ? line_->token(at) : 0;
+  double score = 0;
   if (!given) {
     allowed_.assign(outputs.begin(), outputs.end());
     if (rules_) {
@@ -143,7 +144,8 @@ int32_t CoupletDraft::Next(std::span<const float> outputs) {
       allowed_[Vocabulary::kSeparator] = allowed_[Vocabulary::kUnknown] = -INFINITY;
     }
     token = Choose(allowed_, choice_, rng_);
-    answer_.log_probability += outputs[static_cast<size_t>(token)] - LogSumExp(outputs);
+    score = outputs[static_cast<size_t>(token)] - LogSumExp(outputs);
+    answer_.log_probability += score;
     ++answer_.characters;
   }
   tokens_.push_back(token);
@@ -158,6 +160,7 @@ int32_t CoupletDraft::Next(std::span<const float> outputs) {
     done_ = token == Vocabulary::kEnd || tokens_.size() == std::min(2 * line_->size(), most);
   }
   answer_.text += last_;
+  if (!last_.empty()) answer_.scores.push_back(score);  // empty: the end token
   return token;
 }
 
@@ -173,6 +176,7 @@ struct Begun {
 struct Path {
   std::vector<int32_t> tokens;
   double log_probability = 0;
+  std::vector<double> scores;  // of each token; their sum is log_probability
 };
 
 // A path extended by one token.
@@ -180,6 +184,7 @@ struct Continuation {
   double log_probability;  // of the path with `token`
   size_t path;             // index of the path that `token` extends
   int32_t token;
+  double score;  // log-probability of `token`
 };
 
 // Returns the most likely continuations of each path, at most `beam` per path. Replaces `logits`
@@ -192,7 +197,7 @@ std::vector<Continuation> Continue(const std::vector<Path>& paths, const Couplet
   for (size_t p = 0; p < paths.size(); ++p) {
     const auto row = logits.subspan(p * width, width);
     if (line.punctuation(at)) {  // copied, so its probability does not count
-      next.push_back({paths[p].log_probability, p, line.token(at)});
+      next.push_back({paths[p].log_probability, p, line.token(at), 0});
       continue;
     }
     LogSoftmax(row);
@@ -209,7 +214,8 @@ std::vector<Continuation> Continue(const std::vector<Path>& paths, const Couplet
     const auto end = order.begin() + static_cast<ptrdiff_t>(std::min(beam, order.size()));
     std::partial_sort(order.begin(), end, order.end(), likelier);
     for (auto i = order.begin(); i != end; ++i) {
-      next.push_back({paths[p].log_probability + allowed[static_cast<size_t>(*i)], p, *i});
+      const double score = allowed[static_cast<size_t>(*i)];
+      next.push_back({paths[p].log_probability + score, p, *i, score});
     }
   }
   return next;
@@ -234,8 +240,9 @@ std::vector<CoupletAnswer> Search(Engine& engine, const CoupletLine& line, const
     std::vector<size_t> from;
     std::vector<int32_t> tokens;
     for (const Continuation& one : next) {
-      kept.push_back({paths[one.path].tokens, one.log_probability});
+      kept.push_back({paths[one.path].tokens, one.log_probability, paths[one.path].scores});
       kept.back().tokens.push_back(one.token);
+      kept.back().scores.push_back(one.score);
       from.push_back(one.path);
       tokens.push_back(one.token);
     }
@@ -248,7 +255,8 @@ std::vector<CoupletAnswer> Search(Engine& engine, const CoupletLine& line, const
   std::vector<CoupletAnswer> answers;
   for (const Path& path : paths) {
     if (answers.size() == options.candidates) break;
-    CoupletAnswer answer{.log_probability = path.log_probability, .characters = counted};
+    CoupletAnswer answer{
+        .log_probability = path.log_probability, .characters = counted, .scores = path.scores};
     for (size_t i = 0; i < path.tokens.size(); ++i) {
       answer.text += line.Text(i, path.tokens[i]);
     }

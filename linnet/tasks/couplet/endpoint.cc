@@ -23,7 +23,8 @@ ordered_json Object(const CoupletAnswer& answer) {
   return {{"text", answer.text},
           {"score", Score(answer)},
           {"log_probability", answer.log_probability},
-          {"characters", answer.characters}};
+          {"characters", answer.characters},
+          {"scores", answer.scores}};
 }
 
 // The state of a running request. Work::ended changes it on the batcher's thread. Work::next runs

@@ -293,6 +293,10 @@ TEST(CoupletWriter, KeepsTheRules) {
           }
         }
         EXPECT_EQ(counted, answers[a].characters);
+        EXPECT_EQ(answers[a].scores.size(), answer.size());
+        double sum = 0;
+        for (const double score : answers[a].scores) sum += score;
+        EXPECT_NEAR(sum, answers[a].log_probability, 1e-6);
         EXPECT_LE(answers[a].log_probability, 0);
       }
     }
