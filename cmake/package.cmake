@@ -54,7 +54,8 @@ if(LINNET_TRAIN)
   add_library(linnet_training STATIC ${objects})
   linnet_package_target(linnet_training nn)
   set_target_properties(linnet_training PROPERTIES OUTPUT_NAME linnet_nn)
-  target_link_libraries(linnet_training PUBLIC linnet_static ${objects_libraries})
+  # Its headers include JSON's.
+  target_link_libraries(linnet_training PUBLIC linnet_static ${objects_libraries} nlohmann_json::nlohmann_json)
   install(TARGETS linnet_training EXPORT linnet-nn COMPONENT nn
           ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(EXPORT linnet-nn NAMESPACE linnet:: DESTINATION ${package_dir} COMPONENT nn)

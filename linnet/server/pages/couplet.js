@@ -79,7 +79,7 @@ function letters({ text, scores = [] }) {
     letter.textContent = character;
     if (scores[i] < 0) {  // copied punctuation has 0
       const percent = 100 * Math.exp(scores[i]);
-      letter.style.setProperty('--likely', Math.max(0.05, 1 + scores[i] / 9));
+      letter.style.setProperty('--likely', Math.max(0.05, 1 + scores[i] / 5));
       letter.title = shell.filled('likely', { p: percent < 0.1 ? '< 0.1 %' : `${percent.toPrecision(2)} %` });
     }
     return letter;
