@@ -10,7 +10,8 @@ transformers whose attention is linear: every token takes the same time and memo
 server, and the library for C and C++. Training is not included.")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_INSTALL_CMAKE_PROJECTS
-  "${CMAKE_BINARY_DIR};linnet;program;/" "${CMAKE_BINARY_DIR};linnet;library;/" "${CMAKE_BINARY_DIR};linnet;license;/")
+  "${CMAKE_BINARY_DIR};linnet;program;/" "${CMAKE_BINARY_DIR};linnet;library;/" "${CMAKE_BINARY_DIR};linnet;license;/"
+  "${CMAKE_BINARY_DIR};linnet;service;/")
 set(CPACK_GENERATOR DEB TGZ)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_SYSTEM_NAME Linux-${CMAKE_SYSTEM_PROCESSOR})
@@ -31,4 +32,6 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 
 install(FILES LICENSE RENAME copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/linnet COMPONENT license)
 install(FILES README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/linnet COMPONENT license)
+# Installed, but neither enabled nor started.
+install(FILES packaging/linnet-serve.service DESTINATION lib/systemd/system COMPONENT service)
 include(CPack)

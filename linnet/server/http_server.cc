@@ -8,6 +8,7 @@
 
 #include <poll.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <boost/asio/dispatch.hpp>
@@ -19,7 +20,10 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/strand.hpp>
 #include <boost/beast/http/status.hpp>
+#include <cctype>
+#include <cstdio>
 #include <mutex>
+#include <random>
 #include <thread>
 #include <unordered_set>
 
@@ -36,6 +40,22 @@ using Strand = asio::strand<asio::io_context::executor_type>;
 using Socket = asio::basic_stream_socket<tcp, Strand>;
 using Acceptor = asio::basic_socket_acceptor<tcp, Strand>;
 using Timer = asio::basic_waitable_timer<Clock, asio::wait_traits<Clock>, Strand>;
+
+// HttpRequest::id: the client's, if it is a valid one.
+std::string IdOf(const HttpRequest& request) {
+  constexpr size_t kLongest = 64;
+  const std::string_view given = request.Field("X-Request-Id");
+  const bool valid = !given.empty() && given.size() <= kLongest &&
+                     std::all_of(given.begin(), given.end(), [](unsigned char c) {
+                       return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
+                     });
+  if (valid) return std::string(given);
+  static const auto process = static_cast<unsigned>(std::random_device()());
+  static std::atomic<uint64_t> count{0};
+  char id[32];
+  std::snprintf(id, sizeof(id), "%08x-%06llx", process, static_cast<unsigned long long>(++count));
+  return id;
+}
 
 // Time for which the server still reads (and discards) data before it closes a connection. Closing
 // a socket with unread data resets the connection, and the client may lose the response.
@@ -348,6 +368,7 @@ bool Connection::ParseHeader() {
   Code code;
   parser_->put(asio::const_buffer(in_.data(), size), code);
   in_.erase(0, size);
+  request.id = IdOf(request);
   if (code == http::error::body_limit) return RefuseLargeBody();
   if (code || !parser_->is_header_done()) {
     return Refuse(400, "the request is not HTTP that this server supports");
@@ -417,6 +438,7 @@ bool Connection::Refuse(int status, const std::string& message) {
   if (!current_) {
     current_ = std::make_shared<Request>(weak_from_this());
     current_->request().remote = remote_, current_->request().start = Clock::now();
+    current_->request().id = IdOf(current_->request());
   }
   state_ = State::kAnswer;
   NoDeadline();
@@ -433,6 +455,7 @@ void Connection::WriteHead(const HttpResponse& response, std::optional<size_t> l
   head_ = StrCat("HTTP/1.1 ", status_, " ",
                  View(http::obsolete_reason(static_cast<http::status>(status_))),
                  "\r\nContent-Type: ", response.type, "\r\n");
+  head_ += StrCat("X-Request-Id: ", current_->request().id, "\r\n");
   if (length) head_ += StrCat("Content-Length: ", *length, "\r\n");
   if (!length && !old) head_ += "Transfer-Encoding: chunked\r\n";
   if (close_) {

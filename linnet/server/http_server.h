@@ -36,7 +36,10 @@ struct HttpRequest {
   std::string path;   // without the query, decoded
   HttpFields fields;  // in the order received
   std::string body;
-  std::string remote;                           // the client's address
+  std::string remote;  // the client's address
+  // The client's X-Request-Id if it is 1 to 64 letters, digits, '.', '_' and '-'; otherwise a new
+  // id, unique among the servers' processes. The response repeats it in X-Request-Id.
+  std::string id;
   std::chrono::steady_clock::time_point start;  // when the header was complete
 
   // The value of the first field with this name (case-insensitive); "" if there is none.
@@ -45,8 +48,9 @@ struct HttpRequest {
 
 struct HttpResponse {
   int status = 200;
-  std::string type;        // Content-Type
-  HttpFields fields = {};  // further fields; the server adds Content-Length and Connection
+  std::string type;  // Content-Type
+  // Further fields; the server adds Content-Length, Connection and X-Request-Id.
+  HttpFields fields = {};
   std::string body = {};
 };
 

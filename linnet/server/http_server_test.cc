@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <fstream>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include "linnet/error.h"
@@ -414,6 +415,40 @@ TEST(HttpServer, KnowsHeadOldClientsAndForms) {
         running.Ask(StrCat("GET ", target, " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"));
     EXPECT_TRUE(response.ends_with(StrCat("\r\n\r\n", path))) << response;
   }
+}
+
+// The X-Request-Id of each response in `text`.
+std::vector<std::string> Ids(const std::string& text) {
+  constexpr std::string_view kName = "\r\nX-Request-Id: ";
+  std::vector<std::string> ids;
+  for (size_t at = 0; (at = text.find(kName, at)) != text.npos;) {
+    at += kName.size();
+    ids.push_back(text.substr(at, text.find("\r\n", at) - at));
+  }
+  return ids;
+}
+
+TEST(HttpServer, EveryResponseHasAnId) {
+  Running running;
+  const auto ask = [&](const std::string& fields) {
+    const auto ids = Ids(
+        running.Ask(StrCat("GET /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n", fields, "\r\n")));
+    return ids.size() == 1 ? ids[0] : StrCat(ids.size(), " ids");
+  };
+  const std::string longest(64, 'x');
+  EXPECT_EQ(ask("X-Request-Id: mine-1.a_B\r\n"), "mine-1.a_B");
+  EXPECT_EQ(ask("x-request-id: " + longest + "\r\n"), longest);
+  // Other ids are replaced, so that a client cannot write what it likes into logs.
+  std::set<std::string> made;
+  for (const std::string fields : {"", "X-Request-Id: \r\n", "X-Request-Id: a b\r\n",
+                                   "X-Request-Id: \xc3\xa9\r\n", "X-Request-Id: a\"b\r\n"}) {
+    const std::string id = ask(fields);
+    EXPECT_EQ(id.size(), 15u) << id;
+    made.insert(id);
+  }
+  made.insert(ask("X-Request-Id: " + longest + "x\r\n"));
+  EXPECT_EQ(made.size(), 6u);
+  EXPECT_EQ(Ids(running.Ask("nonsense\r\n\r\n")).size(), 1u);  // refused by the transport
 }
 
 // A stream of pieces that a test pushes.

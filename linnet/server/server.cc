@@ -388,9 +388,9 @@ void Server::Impl::Log(const HttpRequest& request, const Account* account, int s
   // Paths without a route share one label, so that clients cannot create metrics at will.
   metrics.Request(routes.contains(request.path) ? request.path : "other", status, seconds, first);
   if (!options.log) return;
-  std::string line =
-      StrCat(Now(), " ", request.remote, " ", Printable(Brief(request.method)), " ",
-             Printable(Brief(request.path)), " ", status, " ", Milliseconds(seconds));
+  std::string line = StrCat(Now(), " ", request.remote, " ", Printable(Brief(request.method)), " ",
+                            Printable(Brief(request.path)), " ", status, " ", Milliseconds(seconds),
+                            ", id ", request.id);
   if (account && account->prompt > 0) {
     line += StrCat(", prompt ", account->prompt.load(), " (", account->known.load(), " known), ",
                    account->generated.load(), " tokens");
