@@ -31,6 +31,10 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${CMAKE_BINARY_DIR}/debian/triggers)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 
 install(FILES LICENSE RENAME copyright DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/linnet COMPONENT license)
+foreach(package libboost-dev libcli11-dev libhwy-dev libkissfft-dev nlohmann-json3-dev)  # headers compiled in
+  install(FILES /usr/share/doc/${package}/copyright RENAME copyright.${package} OPTIONAL
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/linnet COMPONENT license)
+endforeach()
 install(FILES README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/linnet COMPONENT license)
 # Installed, but neither enabled nor started.
 install(FILES packaging/linnet-serve.service DESTINATION lib/systemd/system COMPONENT service)

@@ -207,8 +207,6 @@ def like_speech(seconds, seed=1):
 class SpeechTest(Case):
     def setUp(self):
         super().setUp()
-        if not (util.BIN / "linnet-speech").exists():
-            self.skipTest("built without speech")
         self.samples = like_speech(2)
         self.file = self.dir / "sound.wav"
         with wave.open(str(self.file), "wb") as out:
@@ -223,10 +221,16 @@ class SpeechTest(Case):
     def heard(self, phones):
         return [(name, seconds, round(probability, 6)) for name, seconds, probability in phones]
 
+    def transcribed(self, *arguments):
+        """What the program hears in the file."""
+        if not (util.BIN / "linnet-speech").exists():
+            self.skipTest("built without linnet-speech")
+        return self.program("transcribe", *arguments, self.file)
+
     def test_transcribe_as_the_program_does(self):
         model = linnet.Model(PHONES)
         for beam in (1, 8):
-            said = json.loads(self.program("transcribe", PHONES, "--json", "--beam", beam, self.file))[0]["phones"]
+            said = json.loads(self.transcribed(PHONES, "--json", "--beam", beam))[0]["phones"]
             self.assertTrue(said)
             for samples in (self.samples, self.samples / 32768, (self.samples / 32768).astype(np.float32)):
                 self.assertEqual(self.heard(model.transcribe(samples, 16000, beam)), self.said(said))
@@ -234,7 +238,7 @@ class SpeechTest(Case):
     def test_a_stream_as_the_program_does(self):
         model = linnet.Model(CAUSAL_PHONES)
         said = [json.loads(line) for line in
-                self.program("transcribe", CAUSAL_PHONES, "--causal", "--json", self.file).splitlines()]
+                self.transcribed(CAUSAL_PHONES, "--causal", "--json").splitlines()]
         self.assertTrue(said)
         transcriber, heard = model.transcriber(16000), []
         self.assertGreater(transcriber.delay, 0)

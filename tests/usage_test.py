@@ -27,7 +27,8 @@ class Usage(Case):
     def test_a_misspelled_option_is_named_before_a_missing_one(self):
         self.refuses(["sample", self.images, "--cuont", "4"], "unknown option --cuont; did you mean '--count'?")
         self.refuses(["couplet", "海上明月"], "LINE is required; usage: linnet couplet MODEL LINE")
-        self.refuses(["hepl", "sample"], "'hepl' is not one of data, ")
+        self.refuses(["hepl", "sample"], "'hepl' is not one of data, ", "see 'linnet --help'")
+        self.refuses(["--verison", "sample"], "unknown option --verison; did you mean '--version'?")
         self.refuses(["sample", self.images, "extra", "--out", "a.png"], "unexpected argument 'extra'",
                      "usage: linnet sample MODEL")
 
@@ -86,6 +87,10 @@ class Prompts(Case):
         self.assertEqual(self.generate("-", input=b"Once\n"), expected)
         self.assertEqual(self.linnet("generate", self.text, "Once\n", "--seed", 1, "-n", 5, "--json").encode(), expected)
         self.refuses(["generate", self.text, "--prompt", "@gone.txt"], "gone.txt")
+
+    def test_a_stop_string_is_one_word(self):
+        said = self.linnet_json("generate", self.text, "--stop", "x", "Once", "--stop", "y", "-n", 3, "--json")
+        self.assertEqual(said["prompt"], "Once")
 
     def test_a_drawn_seed_is_shown(self):
         done = self.run_linnet("generate", self.text, "-p", "a", "-n", 5)

@@ -458,14 +458,14 @@ void BenchAttention(const AttentionOptions& options) {
   };
   const std::vector<std::string> precisions =
       options.precisions.empty() ? std::vector<std::string>{"fp32"} : options.precisions;
-  std::string wrong;  // the last message about a wrong result; the other methods are still timed
+  std::string wrong;  // the first message about a wrong result; the other methods are still timed
   for (const std::string& precision : precisions) {
     for (const Method& method : kMethods) {
       if (!asked(method)) continue;
       try {
         MeasureMethod(method, precision, options, bandwidth, records);
       } catch (const RuntimeError& failure) {
-        wrong = failure.what();
+        if (wrong.empty()) wrong = failure.what();
         LeaveOut(StrCat(method.name, " in ", precision), failure);
       } catch (const std::exception& failure) {
         LeaveOut(StrCat(method.name, " in ", precision), failure);

@@ -50,7 +50,8 @@ struct CoupletAnswer {
   double log_probability = 0;
   // Number of characters in that sum. With rules, punctuation is copied and not counted.
   size_t characters = 0;
-  // The log-probability of each character of `text`; 0 for copied punctuation.
+  // The log-probability of each character of `text`; 0 for copied punctuation. Without rules, their
+  // sum lacks the end token's, which log_probability includes.
   std::vector<double> scores = {};
 };
 

@@ -440,8 +440,8 @@ LINNET_API const char* linnet_couplets_text(const linnet_couplets* couplets, siz
 /* The sum of log p, in nats, over line i's characters. Each p is the model's own probability, not
  * renormalized over the characters that the rules allow. */
 LINNET_API double linnet_couplets_log_probability(const linnet_couplets* couplets, size_t i);
-/* The terms of that sum: log p of each character of line `i`, 0 for copied punctuation. Sets *count
- * to their number. */
+/* log p of each character of line `i`, 0 for copied punctuation. Sets *count to their number. They
+ * are the terms of that sum, except that a line in free form also counts the end token. */
 LINNET_API const double* linnet_couplets_scores(const linnet_couplets* couplets, size_t i,
                                                 size_t* count);
 /* The characters of the first line that the model read as unknown, separated by a space. */

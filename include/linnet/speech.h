@@ -62,6 +62,8 @@ LINNET_API std::vector<std::string> PhonesOf(const ModelSpec& spec);
 // mel filterbank that the model hears: a frame of 25 ms every 10 ms, in nats, not normalized.
 // Throws InputError for a model of another task.
 LINNET_API std::vector<float> SpeechFrames(const ModelSpec& spec, std::span<const float> samples);
+// The number of frames in this many samples.
+LINNET_API size_t SpeechFrameCount(const ModelSpec& spec, size_t samples);
 
 class LINNET_API Transcriber {
  public:

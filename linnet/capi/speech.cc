@@ -129,13 +129,14 @@ int linnet_speech_frames(const linnet_model* model, const float* samples, size_t
   return StatusOf([&] {
     const linnet::ModelSpec& spec = Given(model, "the model").model->spec();
     Given(written, "written");
-    const std::vector<float> found = linnet::SpeechFrames(spec, Samples(samples, count));
-    *written = found.size();
+    const auto sound = Samples(samples, count);
+    *written = linnet::SpeechFrameCount(spec, count) * static_cast<size_t>(spec.speech()->bands);
     if (frames == nullptr) return;
-    if (capacity < found.size()) {
-      throw linnet::InputError("the frames have ", found.size(), " floats, but there is room for ",
+    if (capacity < *written) {
+      throw linnet::InputError("the frames have ", *written, " floats, but there is room for ",
                                capacity);
     }
+    const std::vector<float> found = linnet::SpeechFrames(spec, sound);
     std::copy(found.begin(), found.end(), frames);
   });
 }

@@ -107,7 +107,7 @@ void Run(const GenerateArguments& options) {
 
 void AddGenerate(CLI::App& app) {
   CLI::App* verb = AddVerb(app, "generate", "Write text with a language model", "",
-                           "  linnet generate runs/text/model.safetensors --prompt 'ROMEO:'\n"
+                           "  linnet generate runs/text 'ROMEO:'\n"
                            "  linnet generate runs/text/model.safetensors --temperature 0.7 "
                            "--top-p 0.9 --stop $'\\n\\n' --seed 3\n");
   auto options = std::make_shared<GenerateArguments>();
@@ -122,6 +122,7 @@ void AddGenerate(CLI::App& app) {
   AddChoiceOptions(verb, options->how.choice, options->seed, "");
   verb->add_option("--stop", options->how.stop, "End the text before this string; may be repeated")
       ->type_name("TEXT")
+      ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   AddOption(
       verb, "--draft", options->draft, "MODEL",

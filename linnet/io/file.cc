@@ -36,13 +36,20 @@ std::string NoSuchFile(const std::string& given) {
     if (!std::filesystem::exists(parent / part, error)) break;
     parent /= part;
   }
+  constexpr size_t kShortest = 5, kMost = 1000;  // bytes of a name; names that are compared
   std::vector<std::string> names;
-  for (const auto& entry :
-       std::filesystem::directory_iterator(parent.empty() ? "." : parent, error)) {
-    names.push_back(entry.path().filename());
+  std::filesystem::directory_iterator entry(parent.empty() ? "." : parent, error), end;
+  for (; !error && entry != end && names.size() < kMost; entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    if (name == missing) {
+      return StrCat(given, ": ", (parent / missing).string(),
+                    " is a link to a file that does not exist");
+    }
+    names.push_back(name);
   }
   std::sort(names.begin(), names.end());
-  const std::string suggestion = Suggestion(missing.string(), names);
+  const std::string suggestion =
+      missing.string().size() < kShortest ? "" : Suggestion(missing.string(), names);
   const bool folder = parent / missing != path;  // a folder is missing, not only the file
   return StrCat(given, ": no such file",
                 folder ? StrCat("; there is no folder ", (parent / missing).string()) : "",

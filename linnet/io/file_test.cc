@@ -50,6 +50,9 @@ TEST(MappedFile, RefusesFoldersAndMissingFiles) {
             StrCat("input: ", dir / "model/a/b: no such file; there is no folder ", dir / "model",
                    "; did you mean 'models'?"));
   EXPECT_THAT(ErrorOf([&] { MappedFile{""}; }), HasSubstr("name of the file is empty"));
+  std::filesystem::create_symlink(missing, dir / "link");
+  EXPECT_THAT(ErrorOf([&] { MappedFile{dir / "link"}; }), HasSubstr("a file that does not exist"));
+  EXPECT_THAT(ErrorOf([&] { MappedFile{dir / "lin"}; }), HasSubstr("no such file; check"));
   EXPECT_THAT(ErrorOf([&] { MappedFile{dir.path()}; }), HasSubstr("a folder"));
   EXPECT_THAT(ErrorOf([&] { MappedFile{"/dev/null"}; }), HasSubstr("not a regular file"));
   const std::string pipe = dir / "pipe";

@@ -75,33 +75,34 @@ std::string Positionals(const Named& named) {
 }
 
 std::string Usage(const CLI::App& app, const CLI::ParseError& error) {
+  const auto is_option = [](const std::string& argument) {
+    return argument.size() > 1 && argument.starts_with("-");
+  };
+  // Words before a verb are left over in `app`, others in the named command.
   const Named named = NamedCommand(app);
+  const Named owner = app.remaining().empty() ? named : Named{&app, app.get_name()};
+  const std::vector<std::string> rest = app.remaining(/*recurse=*/true);
+  const auto option = std::find_if(rest.begin(), rest.end(), is_option);
   std::string what = error.what();
-  // CLI11 leaves unknown words before a verb in `app`, and all others in the named command.
-  const CLI::App& owner = app.remaining().empty() ? *named.app : app;
-  if (owner.get_require_subcommand_min() > 0) {  // CLI11 does not list the subcommands
-    std::string known;
+  if (owner.app->get_require_subcommand_min() > 0 && (rest.empty() || !is_option(rest[0]))) {
+    std::string known;  // CLI11 does not list the subcommands
     std::vector<std::string> names;
-    for (const CLI::App* verb : owner.get_subcommands([](const CLI::App*) { return true; })) {
+    for (const CLI::App* verb : owner.app->get_subcommands([](const CLI::App*) { return true; })) {
       names.push_back(verb->get_name());
       known += (known.empty() ? "" : ", ") + names.back();
     }
-    const std::vector<std::string> rest = owner.remaining();
     what = rest.empty() ? "required: one of " + known
                         : "'" + rest[0] + "' is not one of " + known + Suggestion(rest[0], names);
-  } else if (const std::vector<std::string> rest = app.remaining(/*recurse=*/true); !rest.empty()) {
+  } else if (option != rest.end()) {
     // CLI11 reports a missing option before an unknown one, which may be the same one misspelled.
-    const auto flag = std::find_if(rest.begin(), rest.end(), [](const std::string& argument) {
-      return argument.starts_with("-") && argument.size() > 1;
-    });
-    what = flag == rest.end()
-               ? "unexpected argument '" + rest[0] + "'" + Positionals(named)
-               : "unknown option " + *flag +
-                     Suggestion(flag->substr(0, flag->find('=')), OptionNames(*named.app));
+    what = "unknown option " + *option +
+           Suggestion(option->substr(0, option->find('=')), OptionNames(*owner.app));
+  } else if (!rest.empty()) {
+    what = "unexpected argument '" + rest[0] + "'" + Positionals(named);
   } else if (dynamic_cast<const CLI::RequiredError*>(&error) != nullptr) {
     what += Positionals(named);
   }
-  return StrCat(what, "; see '", named.name, " --help'");
+  return StrCat(what, "; see '", owner.name, " --help'");
 }
 
 // Opens descriptors 0, 1 and 2 if they are closed. Otherwise the next opened file would get one of

@@ -24,8 +24,8 @@ _IDLE_ENGINES = 2  # maximum number that a model keeps for later calls
 
 
 class Couplet(NamedTuple):
-    """A second line, its log-probability in nats, and the terms of that sum: log p of each character, 0 for copied
-    punctuation."""
+    """A second line, its log-probability in nats, and log p of each character, 0 for copied punctuation. The first is
+    the sum of the second, except that a line without rules also counts the end token."""
 
     text: str
     log_probability: float

@@ -1,5 +1,6 @@
 """Compares the functions of linnet.h with the symbols of the library, the calls in the C tests and the page docs/c.md.
-Also compiles and runs the page's and the header's examples. Arguments: the library, the C compiler, the C++ compiler, the source folder."""
+Also compiles and runs the page's and the header's examples. Arguments: the library, the C compiler, the C++ compiler,
+the source folder."""
 import pathlib
 import re
 import subprocess

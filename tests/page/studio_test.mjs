@@ -242,6 +242,7 @@ await run({
     assert.ok(await inked(page) > 0);
     await page.keyboard.press('Escape');
     await says(page, /Stopped/);
+    await page.waitForTimeout(100);  // for the last frame of the display
     const length = await page.textContent('#length');
     await page.waitForTimeout(300);
     assert.equal(await page.textContent('#length'), length);

@@ -9,10 +9,10 @@ studio.begin({
     title: '语音 · linnet', heading: '网络听音素',
     lead: '对着麦克风说英语，或选一段录音：网络边听边写下音素。它只听过一个小时的英语字母、数字和姓名，所以听这些最准。',
     record: '用麦克风', choose: '选一段录音', stop: '停', bands: '声音的频谱：横轴是时间，纵轴是音高', phones: '听到的音素',
-    length: '已听', speed: '速度', memory: '记忆', listening: '正在听，请说英语字母或数字……', working: '正在听录音……', stopped: '停了。',
+    length: '已听', speed: '速度', memory: '记忆', asking: '请允许使用麦克风……', listening: '正在听，请说英语字母或数字……', working: '正在听录音……', stopped: '停了。',
     done: '听完了：{count} 个音素。', silent: '没有听到音素。', times: '比实时快 {times} 倍', seconds: '{seconds} 秒',
     denied: '不能使用麦克风：请在浏览器里允许，或选一段录音。', none: '没有找到麦克风，请选一段录音。',
-    rate: '这个浏览器不能以 16 kHz 录音，请选一段录音。', unreadable: '浏览器读不懂 {name}：请选 WAV、MP3、FLAC 或 Ogg 文件。',
+    rate: '这个浏览器不能以 16 kHz 录音（或没有加载 microphone.js），请选一段录音。', unreadable: '浏览器读不懂 {name}：请选 WAV、MP3、FLAC 或 Ogg 文件。',
     explain: '图中是网络的输入：40 个频带的能量，每 10 毫秒一列。网络是因果的线性注意力：每 30 毫秒读一次，状态大小不变，' +
       '听一秒和听一小时用的记忆一样多。音素写法是 ARPAbet：AY 是 “five” 的元音，IY 是 “three” 的元音。声音不离开这台机器。',
   },
@@ -22,12 +22,12 @@ studio.begin({
       'It has heard an hour of English letters, numbers and names, and knows these best.',
     record: 'Microphone', choose: 'Choose a recording', stop: 'Stop',
     bands: 'The spectrum of the sound: time from left to right, pitch from bottom to top', phones: 'Phones heard',
-    length: 'Heard', speed: 'Speed', memory: 'Memory', listening: 'Listening. Say letters or numbers …',
+    length: 'Heard', speed: 'Speed', memory: 'Memory', asking: 'Allow the microphone …', listening: 'Listening. Say letters or numbers …',
     working: 'Listening to the recording …', stopped: 'Stopped.', done: 'The recording has {count} phones.',
     silent: 'No phones were heard.', times: '{times} times real time', seconds: '{seconds} s',
     denied: 'The microphone is blocked: allow it in the browser, or choose a recording.',
     none: 'No microphone was found; choose a recording.',
-    rate: 'This browser cannot record at 16 kHz; choose a recording.',
+    rate: 'This browser cannot record at 16 kHz, or microphone.js was not loaded; choose a recording.',
     unreadable: 'The browser cannot read {name}; choose a WAV, MP3, FLAC or Ogg file.',
     explain: 'The picture shows what the network reads: the energy in 40 bands, a column every 10 ms. The network has ' +
       'causal linear attention. It reads every 30 ms into a state of constant size: an hour takes no more memory than ' +
@@ -105,18 +105,26 @@ function show({frames, phones, ...facts}) {
     word.title = `${shell.filled('seconds', {seconds: phone.seconds.toFixed(2)})}, ${Math.round(100 * phone.probability)} %`;
     sound.words.push(word);
   }
-  due ||= requestAnimationFrame(() => {
-    due = 0;
-    for (const more of sound.waiting.splice(0)) addFrames(more);
-    at('phones').append(...sound.words.splice(0));
-    mark();
-    report();
-    at('phones').scrollTop = at('phones').scrollHeight;
-  });
+  if (document.hidden) draw();  // a hidden page gets no animation frames
+  else due ||= requestAnimationFrame(draw);
 }
 
-// The message at the end: ['done' or 'silent', values].
-const ending = () => [sound.phones.length > 0 ? 'done' : 'silent', {count: sound.phones.length}];
+function draw() {
+  cancelAnimationFrame(due);
+  due = 0;
+  for (const more of sound.waiting.splice(0)) addFrames(more);
+  const list = at('phones'), follows = list.scrollTop + list.clientHeight >= list.scrollHeight - 4;
+  list.append(...sound.words.splice(0));
+  if (follows) list.scrollTop = list.scrollHeight;  // unless the visitor has scrolled up
+  mark();
+  report();
+}
+
+// Shows the rest of the sound. Returns the message at the end: ['done' or 'silent', values].
+function ending() {
+  draw();
+  return [sound.phones.length > 0 ? 'done' : 'silent', {count: sound.phones.length}];
+}
 
 // An error whose text is shell.words[language][key].
 class Trouble extends Error {
@@ -126,8 +134,8 @@ class Trouble extends Error {
   }
 }
 
-// Runs body(signal) as the page's work, and shows a Trouble in the visitor's language.
-const work = body => studio.work(async signal => {
+// Runs body(signal) as the page's work with the message `doing`, and shows a Trouble in the visitor's language.
+const work = (body, doing) => studio.work(async signal => {
   clear();
   try {
     return await body(signal);
@@ -135,7 +143,7 @@ const work = body => studio.work(async signal => {
     if (error instanceof Trouble) return error.words;
     throw error;
   }
-});
+}, doing);
 
 async function samplesOf(file) {
   try {
@@ -174,15 +182,17 @@ async function openMicrophone() {
   } catch (error) {
     throw new Trouble(error.name === 'NotAllowedError' ? 'denied' : 'none');
   }
-  const context = new AudioContext({sampleRate: RATE});
+  let context = null;
   try {
+    context = new AudioContext({sampleRate: RATE});
     await context.audioWorklet.addModule('microphone.js');
+    await context.resume();
     const node = new AudioWorkletNode(context, 'microphone', {numberOfOutputs: 0});
     context.createMediaStreamSource(stream).connect(node);
     return {context, stream, node};
   } catch {
     stream.getTracks().forEach(track => track.stop());
-    context.close();
+    context?.close();
     throw new Trouble('rate');
   }
 }
@@ -191,7 +201,7 @@ at('record').addEventListener('click', () => work(async signal => {
   const {context, stream, node} = await openMicrophone();
   try {
     if (signal.aborted) throw signal.reason;
-    shell.say(['listening']);
+    studio.does(['listening']);
     // The sound goes from the audio thread to the worker, past this one.
     const {port1, port2} = new MessageChannel();
     node.port.postMessage(port1, [port1]);
@@ -202,7 +212,7 @@ at('record').addEventListener('click', () => work(async signal => {
     stream.getTracks().forEach(track => track.stop());
     await context.close();
   }
-}));
+}, ['asking']));
 
 document.addEventListener('language', report);
 clear();

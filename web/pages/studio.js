@@ -60,6 +60,7 @@ const studio = {
     const {handle, resolve, reject} = this.waiting.get(id) ?? {};
     if (handle === undefined) return;
     if (event === 'loading') return this.loading(data);
+    this.loaded();
     if (event !== undefined) return handle(event, data);
     this.waiting.delete(id);
     if (error !== undefined) reject(new Error(error));
@@ -76,14 +77,15 @@ const studio = {
   },
 
   // Stops earlier work of the page, then runs body(signal). body resolves to the message to show at the end, [key,
-  // values].
+  // values]. `doing` is the message meanwhile.
   working: null,  // the AbortController of the work in progress
-  async work(body) {
+  doing: ['working'],
+  async work(body, doing = ['working']) {
     if (!this.supported()) return;
     this.working?.abort();
     const mine = this.working = new AbortController();
     document.getElementById('stop').hidden = false;
-    shell.say(['working']);
+    this.does(doing);
     try {
       const end = await body(mine.signal);
       if (mine === this.working) shell.say(end);
@@ -103,8 +105,19 @@ const studio = {
     document.getElementById('stop').hidden = true;
   },
 
+  // Changes the message of the work in progress.
+  does(doing) {
+    this.doing = doing;
+    shell.say(doing);
+  },
+
+  // After a download: shows the work's own message again.
+  loaded() {
+    if (shell.said[0]?.[0] === 'loading') shell.say(this.doing);
+  },
+
   loading({loaded, total}) {
-    if (loaded === total) return shell.say(['working']);
+    if (loaded === total) return this.loaded();
     const percent = Math.min(100, 10 * Math.floor(10 * loaded / total));  // screen readers read each step out
     const words = ['loading', {progress: total > 0 ? `${percent} %` : this.bytes(loaded)}];
     if (JSON.stringify(words) !== JSON.stringify(shell.said[0])) shell.say(words);

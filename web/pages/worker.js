@@ -262,7 +262,7 @@ const tasks = {
     };
     try {
       while (port || arrived.length > 0) {
-        if (arrived.length === 0) await new Promise(resolve => wakes.set(id, resolve));
+        if (arrived.length === 0 && running.has(id)) await new Promise(resolve => wakes.set(id, resolve));
         if (!running.has(id)) return {stopped: true};
         for (const sound of arrived.splice(0, port ? arrived.length : 1)) {
           const begin = performance.now();

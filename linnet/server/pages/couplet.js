@@ -43,7 +43,10 @@ for (const example of EXAMPLES) {
 
 function choose(index) {
   chosen = index;
-  at('down').textContent = candidates[index]?.text ?? '';
+  const { text = '', scores = [] } = candidates[index] ?? {};
+  at('down').textContent = text;
+  at('odds').textContent = [...text].map((letter, i) => scores[i] < 0 ? `${letter} ${share(scores[i])}` : '')
+    .filter((odds) => odds).join(', ');
   at('list').querySelectorAll('button[aria-pressed]').forEach((button) => {
     button.setAttribute('aria-pressed', String(Number(button.dataset.index) === index));
   });
@@ -72,15 +75,20 @@ function row(index) {
   return item;
 }
 
+// The probability of a character, from its log-probability.
+function share(score) {
+  const percent = 100 * Math.exp(score);
+  return percent < 0.1 ? '< 0.1 %' : `${percent < 10 ? percent.toFixed(1) : Math.round(percent)} %`;
+}
+
 // The characters of a line as elements. couplet.css draws a bar of the length --likely under each whose score is known.
 function letters({ text, scores = [] }) {
   return [...text].map((character, i) => {
     const letter = document.createElement('span');
     letter.textContent = character;
     if (scores[i] < 0) {  // copied punctuation has 0
-      const percent = 100 * Math.exp(scores[i]);
       letter.style.setProperty('--likely', Math.max(0.05, 1 + scores[i] / 5));
-      letter.title = shell.filled('likely', { p: percent < 0.1 ? '< 0.1 %' : `${percent.toPrecision(2)} %` });
+      letter.title = shell.filled('likely', { p: share(scores[i]) });
     }
     return letter;
   });
@@ -162,7 +170,7 @@ document.addEventListener('language', () => candidates.forEach((_, index) => sho
 
 // Answers the first line in the address, if there is one.
 function answerAddress() {
-  const given = new URLSearchParams(location.hash.slice(1)), seed = Number(given.get('seed'));
+  const given = new URLSearchParams(location.hash.slice(1)), seed = Number(given.get('seed') || NaN);
   if (!given.get('first')) return;
   at('first').value = given.get('first');
   ask(Number.isSafeInteger(seed) && seed >= 0 ? seed : undefined);

@@ -21,6 +21,14 @@ FilterbankOptions BankOf(const ModelSpec& spec) {
   return {.rate = spec.speech()->sample_rate, .bins = spec.speech()->bands};
 }
 
+// The filterbank of a speech model. Throws InputError for a model of another task.
+Filterbank BankFor(const ModelSpec& spec) {
+  if (spec.speech() == nullptr) {
+    throw InputError("a model of the task '", spec.task, "' hears no audio; open a speech model");
+  }
+  return Filterbank(BankOf(spec));
+}
+
 size_t Size(int n) { return static_cast<size_t>(n); }
 
 // The inputs [count, Inputs()] of `count` positions from position `first` on. A position's input is
@@ -85,10 +93,11 @@ std::vector<Window> Windows(size_t positions, size_t most, bool causal) {
 std::vector<std::string> PhonesOf(const ModelSpec& spec) { return Words(spec.speech()->phones); }
 
 std::vector<float> SpeechFrames(const ModelSpec& spec, std::span<const float> samples) {
-  if (spec.speech() == nullptr) {
-    throw InputError("a model of the task '", spec.task, "' hears no audio; open a speech model");
-  }
-  return Filterbank(BankOf(spec)).Compute(samples);
+  return BankFor(spec).Compute(samples);
+}
+
+size_t SpeechFrameCount(const ModelSpec& spec, size_t samples) {
+  return BankFor(spec).Frames(samples);
 }
 
 struct LINNET_HIDDEN Transcriber::Impl {
