@@ -278,6 +278,28 @@ await run({
     await page.click('#go');  // and the next try works
     await says(page, /bytes a second/);
   },
+  'on a slow line and a slow processor, the visitor sees how far the download is, and then the work': async () => {
+    const slow = async (page) => {
+      const session = await page.context().newCDPSession(page);
+      await session.send('Emulation.setCPUThrottlingRate', { rate: 4 });
+      await session.send('Network.emulateNetworkConditions',
+        { offline: false, latency: 100, downloadThroughput: 1e6, uploadThroughput: 1e5 });
+    };
+    const seen = (one) => one.addInitScript(() => {  // every message of the page, in order
+      window.seen = [];
+      new MutationObserver(() => window.seen.push(document.getElementById('say')?.textContent ?? ''))
+        .observe(document, { childList: true, subtree: true, characterData: true });
+    });
+    const page = await open('text.html', { before: async (one) => { await seen(one); await slow(one); }, serviceWorkers: 'block' });
+    await page.click('#go');
+    await says(page, /bytes a second/);
+    const messages = await page.evaluate(() => window.seen.filter((text, i, all) => text !== all[i - 1]));
+    const order = [/^Writing/, /^Downloading the model [1-9]0 %/, /^Writing/, /bytes a second/];
+    let next = 0;
+    for (const message of messages) if (order[next]?.test(message)) ++next;
+    assert.equal(next, order.length, String(messages));
+    assert.deepEqual(page.faults, []);
+  },
   'pages that were loaded work offline': async () => {
     const page = await open('text.html');
     await page.evaluate(() => navigator.serviceWorker.ready);
