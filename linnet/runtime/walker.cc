@@ -508,7 +508,7 @@ class Walker {
   const PackedStack& stack_;
   const Block& block_;
   const Workspace& work_;
-  const Team& team_;
+  const Team team_;  // a copy: callers may pass a temporary
   const Stem stem_;
   const size_t rows_;
   size_t begin_, end_;
