@@ -386,7 +386,7 @@ void AddScan(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
       bench, "scan", "Time the kernel of gated recurrences",
       R"(Times forward, forward + backward, and N single steps on one thread, for N = 512, 1024, ...
-65536 and each policy. A policy is a rule for the state's decay and for each position's update of it.
+65536 and each policy, which is a rule for the state's decay and for each position's update of it.
 Causal linear attention without feature map and normalizer is timed in the same run for comparison.
 The first 4096 outputs of each case, and the gradients at N <= 512, are compared with the reference.
 The limit is the larger of two times: the multiply-adds at the machine's peak, and reading and

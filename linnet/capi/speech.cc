@@ -130,7 +130,8 @@ int linnet_speech_frames(const linnet_model* model, const float* samples, size_t
     const linnet::ModelSpec& spec = Given(model, "the model").model->spec();
     Given(written, "written");
     const auto sound = Samples(samples, count);
-    *written = linnet::SpeechFrameCount(spec, count) * static_cast<size_t>(spec.speech()->bands);
+    const size_t number = linnet::SpeechFrameCount(spec, count);  // throws for other tasks
+    *written = number * static_cast<size_t>(spec.speech()->bands);
     if (frames == nullptr) return;
     if (capacity < *written) {
       throw linnet::InputError("the frames have ", *written, " floats, but there is room for ",

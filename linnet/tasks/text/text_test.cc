@@ -240,22 +240,32 @@ TEST(TextTask, EvaluatesWindowsThatFitTheModel) {
   EXPECT_NEAR(result.record.at("bits_per_token").get<double>(), want, 1e-9);
 }
 
-// Without rules, a second line ends at the model's last position at the latest.
+// Without rules, a second line ends at the model's last position at the latest: also after a first
+// line that is shorter than the longest possible one.
 TEST(CoupletWriter, FreeLinesFitThePositions) {
   for (const std::string name : {"couplet-encoder-decoder", "couplet-causal-linear"}) {
     Engine engine(Model::Open("tests/checkpoints/" + name + ".safetensors"), {.threads = 1});
     CoupletWriter writer(engine);
     const bool pair = name == "couplet-encoder-decoder";
     const size_t positions = 31, longest = pair ? positions : positions / 2;
-    std::string first;
-    for (size_t i = 0; i < longest; ++i) first += "明";
-    const auto answers =
-        writer.Write(first, {.candidates = 20, .choice = {.temperature = 5}, .rules = false});
-    ASSERT_FALSE(answers.empty());
-    for (const CoupletAnswer& answer : answers) {
-      EXPECT_LE(Characters(answer.text).size(), pair ? positions : positions - longest) << name;
+    const auto line = [](size_t length) {
+      std::string text;
+      for (size_t i = 0; i < length; ++i) text += "明";
+      return text;
+    };
+    size_t most = 0;
+    for (const size_t length : {2 * longest / 3, longest}) {
+      const auto answers = writer.Write(
+          line(length), {.candidates = 100, .choice = {.temperature = 20}, .rules = false});
+      ASSERT_FALSE(answers.empty());
+      for (const CoupletAnswer& answer : answers) {
+        const size_t size = Characters(answer.text).size();
+        EXPECT_LE(size, pair ? positions : positions - length) << name << " " << length;
+        most = std::max(most, size);
+      }
     }
-    EXPECT_THROW(writer.Write(first + "明", {.rules = false}), InputError);
+    EXPECT_GT(most, longest / 2) << name << ": no line was long enough for this test";
+    EXPECT_THROW(writer.Write(line(longest + 1), {.rules = false}), InputError);
   }
 }
 
