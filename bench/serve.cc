@@ -199,9 +199,9 @@ std::vector<std::string> RandomPrompts(size_t count, size_t length) {
   return prompts;
 }
 
-// Milliseconds that the engine alone takes to read the prompt.
-double PromptTime(const std::shared_ptr<const Model>& model, const std::string& prompt,
-                  int threads) {
+// Milliseconds that the engine alone takes to read the prompt, and to read one token.
+std::pair<double, double> EngineTimes(const std::shared_ptr<const Model>& model,
+                                      const std::string& prompt, int threads) {
   Engine engine(model, {.threads = threads});
   const std::vector<int32_t> tokens = TextPrompt(*model, VocabularyOf(*model), prompt);
   std::vector<float> outputs(engine.output_size());
@@ -210,7 +210,10 @@ double PromptTime(const std::shared_ptr<const Model>& model, const std::string& 
     state.Reset();
     engine.Prefix(state, tokens, tokens.size(), outputs);
   };
-  return 1e3 * MedianSeconds({read}, 0.5)[0];
+  const auto step = [&] { engine.Step(state, std::span(tokens).last(1), outputs); };
+  const double reading = 1e3 * MedianSeconds({read}, 0.5)[0];
+  state.Reset();
+  return {reading, 1e3 * MedianSeconds({step}, 0.1)[0]};
 }
 
 // The path of a temporary folder, which the destructor removes.
@@ -226,12 +229,13 @@ struct TemporaryFolder {
 
 // Times the first token for long prompts. Each prompt is sent to a text model three times: new
 // ("cold"), repeated ("warm"), and repeated after a restart of the server with the same snapshot
-// folder ("restarted").
+// folder ("restarted"). In between, prompts are sent that leave these shortly before their end, in
+// the second of two different ways ("branched").
 void MeasureText(const ServeBenchOptions& options, const std::shared_ptr<const Model>& model) {
   constexpr size_t kPrompts = 15;
   const auto length = static_cast<size_t>(model->spec().input.max_length) - 16;
   const std::vector<std::string> prompts = RandomPrompts(kPrompts, length);
-  const double limit = PromptTime(model, prompts[0], options.threads);
+  const auto [reading, step] = EngineTimes(model, prompts[0], options.threads);
   const TemporaryFolder folder;
   std::vector<std::pair<const char*, double>> medians;
   const auto start = [&] {
@@ -241,15 +245,21 @@ void MeasureText(const ServeBenchOptions& options, const std::shared_ptr<const M
     FirstToken(*server, "a");  // warms up threads and connections
     return server;
   };
-  const auto measure = [&](const char* name, const LocalServer& server) {
+  const auto measure = [&](const char* name, const LocalServer& server, const char* end = "") {
     std::vector<double> times;
-    for (const std::string& prompt : prompts) times.push_back(FirstToken(server, prompt));
+    for (std::string prompt : prompts) {
+      prompt.replace(prompt.size() - std::strlen(end), std::string::npos, end);
+      times.push_back(FirstToken(server, prompt));
+    }
     medians.emplace_back(name, Median(std::move(times)));
   };
   {
     const auto server = start();
     measure("cold", *server);
     measure("warm", *server);
+    measure("", *server, " leaves here");
+    medians.pop_back();
+    measure("branched", *server, " leaves there");
   }
   measure("restarted", *start());
 
@@ -260,7 +270,7 @@ void MeasureText(const ServeBenchOptions& options, const std::shared_ptr<const M
          .label = StrCat(options.model, "  prompts of ", length, " tokens"),
          .value = median,
          .unit = "ms",
-         .limit = limit,
+         .limit = std::string_view(name) == "cold" ? reading : step,
          .identity = {
              {"prompt", length}, {"machine", cli::MachineName()}, {"date", cli::Today()}}});
   }
@@ -432,7 +442,8 @@ void AddServe(CLI::App& app) {
 is compared, byte for byte, with the response to the same request sent alone. The limit is the rate
 of the engine alone, which steps one sequence per client and samples each token, without prompts and
 HTTP. For a text model, the benchmark measures the time to the first token of long prompts: new,
-repeated, and repeated after a restart. The limit is the engine's time to read such a prompt.)",
+repeated, leaving an earlier prompt shortly before its end, and repeated after a restart. The limit
+is the time that the engine alone takes to read such a new prompt, or one token of the others.)",
       "  linnet bench serve models/couplet.safetensors\n"
       "  linnet bench serve models/couplet.safetensors --clients 8 --candidates 1 --json\n"
       "  linnet bench serve runs/text/model.safetensors\n");

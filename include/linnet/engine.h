@@ -9,9 +9,10 @@
 //   State fork = state.Clone();                  // two continuations of one prefix
 //
 // The outputs of a sequence do not depend on the number of threads or on the other sequences of its
-// batch, bit for bit. Prefix() and Step() give the same outputs, up to rounding. A model without
-// recurrent state (Model::steps() is false) keeps its tokens as its state and reads all of them
-// again at each step.
+// batch, bit for bit. Nor do they depend on how a text is divided into calls of Prefix(), if these
+// calls end at multiples of kCutPositions positions. Prefix() and Step() give the same outputs, up
+// to rounding. A model without recurrent state (Model::steps() is false) keeps its tokens as its
+// state and reads all of them again at each step.
 //
 // An encoder-decoder also reads a single token sequence: its encoder reads the tokens before the
 // first Vocabulary::kSeparator, its decoder the separator and the tokens after it. Outputs before
@@ -39,6 +40,10 @@ struct EngineOptions {
 // Steps one model. Owns its threads and its scratch memory. Allows only one call at a time.
 class LINNET_API Engine {
  public:
+  // Prefix() computes a text in pieces that end at multiples of this many positions, counted from
+  // the beginning of the text.
+  static constexpr size_t kCutPositions = 32;
+
   explicit Engine(std::shared_ptr<const Model> model, const EngineOptions& options = {});
   ~Engine();
 
@@ -88,7 +93,8 @@ class LINNET_API Engine {
   void Whole(size_t batch, std::span<const int32_t> tokens, size_t length,
              std::span<float> outputs);
 
-  // Prefix() and Whole() for models that read frames [batch, length, spec().speech()->Inputs()].
+  // Prefix() and Whole() for models that read frames [batch, length, spec().speech()->Inputs()]. A
+  // single frame is read as in a step.
   void Prefix(State& state, std::span<const float> frames, size_t length, std::span<float> outputs);
   void Whole(size_t batch, std::span<const float> frames, size_t length, std::span<float> outputs);
 

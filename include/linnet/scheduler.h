@@ -49,19 +49,24 @@ struct Request {
   std::shared_ptr<const State> from = {};
   // Used only with an empty prompt: the head's outputs at the last token that `from` has read.
   std::shared_ptr<const std::vector<float>> outputs = {};
-  // Called while the prompt is read: after every Scheduler::kPiece tokens with the state and empty
-  // outputs, and at the prompt's end with the state and the outputs. May be null. A later request
+  // Called while the prompt is read: after each position in `stops` with the state and empty
+  // outputs, and, after the first token is drawn, with the state at the prompt's end and the
+  // outputs. May be null. A later request
   // that begins with the same tokens can pass that state as `from` and leave these tokens out of
-  // its prompt. Its outputs are bit-identical to those without `from` if the state has read a
-  // multiple of kPiece tokens, or if no token of the later request is left to read.
+  // its prompt: its outputs are bit-identical to those without `from`. (The state at the end of a
+  // prompt whose length is not a multiple of Engine::kCutPositions is an exception: it continues
+  // the prompt only up to rounding.)
   std::function<void(State state, std::span<const float> outputs)> passed = {};
+  // Positions inside the prompt, ascending, at which passed() is called: numbers of tokens, those
+  // of `from` included. Multiples of Engine::kCutPositions.
+  std::vector<size_t> stops = {};
 };
 
 struct SchedulerOptions {
   size_t sequences = 64;  // maximum number of running requests
   size_t queue = 1024;    // maximum number of waiting requests
   // Maximum number of prompt tokens read between two steps, so that a long prompt does not stall
-  // generating requests. Run() reads at least one piece of a prompt (kPiece) in any case.
+  // generating requests. Run() reads at least one piece of a prompt in any case.
   size_t prompt_tokens = 512;
   // Calls next() of several requests concurrently, on the engine's threads. next() may then neither
   // submit nor cancel.
@@ -70,8 +75,8 @@ struct SchedulerOptions {
 
 class LINNET_API Scheduler {
  public:
-  // Prompts are read in pieces of this length, counted from each prompt's own beginning. So the
-  // pieces, and with them the last bits of the outputs, do not depend on other requests.
+  // Maximum length of a piece of a prompt. Pieces end at multiples of Engine::kCutPositions, so the
+  // outputs do not depend on where the prompt is cut.
   static constexpr size_t kPiece = 128;
 
   // Number of sequences whose states fit into `bytes`.
@@ -89,7 +94,7 @@ class LINNET_API Scheduler {
   // Returns the request's id, or nothing if the queue is full; only an accepted request is moved
   // from. Throws InputError, and accepts nothing, if the request cannot run: no prompt, tokens
   // outside the vocabulary, a prompt longer than the model's positions, a state of another model or
-  // of several sequences, no next().
+  // of several sequences, no next(), stops at other positions than described above.
   std::optional<uint64_t> Submit(Request&& request);
 
   // Ends a request at once: it frees its sequence or leaves the queue. Returns whether the request

@@ -1,6 +1,8 @@
 #include "linnet/engine.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -23,8 +25,8 @@ namespace {
 // sequences, than as a team that splits each layer and waits at barriers.
 constexpr size_t kAloneRows = 8;
 
-// How mixers read several positions of a sequence. kPieces: with kernels for several positions.
-// kSteps: one by one, so that outputs equal those of single steps bit for bit.
+// How mixers read positions of a sequence. kPieces: with kernels for several positions. kSteps: one
+// by one, as Engine::Step() does.
 enum class Reading { kPieces, kSteps };
 
 }  // namespace
@@ -76,10 +78,13 @@ class LINNET_HIDDEN Engine::Impl {
     size_t threads;
     bool alone;
     Crowd* crowd = nullptr;  // not null if the rows are so few that one thread may be faster
+    size_t rows = 1;         // of the call; a crowd compares times per row
   };
 
   struct Scratch {
-    std::vector<Crowd> crowds;  // for each number of rows below kAloneRows * threads
+    std::vector<Crowd> crowds;  // of steps, by the number of rows (below kAloneRows * threads)
+    std::array<Crowd, 8>
+        prefixes;  // of prefixes up to kBlockRows rows, by their number's logarithm
     struct Member {
       AlignedBuffer<float> buffer;
       Workspace work{};
@@ -119,7 +124,9 @@ class LINNET_HIDDEN Engine::Impl {
   // records the call's duration there, for Divide() to choose between one thread and all threads.
   void RunOn(const Division& division, FunctionRef<void(int)> walk);
   void ReadRows(StateData& state, const size_t* chosen, size_t batch, Source source, size_t length,
-                std::span<float> outputs, Reading reading = Reading::kPieces);
+                std::span<float> outputs, Reading reading);
+  void ReadApart(StateData& state, const size_t* chosen, size_t batch, Source source, size_t length,
+                 std::span<float> outputs, Reading reading);
   void ReadAgain(StateData& state, const size_t* chosen, size_t batch,
                  std::span<const int32_t> tokens, size_t length, std::span<float> outputs);
   void StepAgain(StateData& state, const size_t* chosen, size_t batch,
@@ -143,8 +150,7 @@ class LINNET_HIDDEN Engine::Impl {
   // Each sequence's position as the layers count it: in a decoder, from the separator on. With a
   // decoder, also fills scratch_.memory_lengths.
   const size_t* Positions(StateData& state);
-  void Passed(StateData& state, size_t place, Source source, size_t length,
-              Reading reading = Reading::kPieces) const;
+  void Passed(StateData& state, size_t place, Source source, size_t length, Reading reading) const;
 
   std::shared_ptr<const Model> model_;
   ThreadPool pool_;
@@ -216,12 +222,12 @@ void Engine::Impl::Prefix(StateData& state, std::span<const size_t> sequences,
   const size_t longest = *std::max_element(lengths.begin(), lengths.end());
   const size_t shortest = *std::min_element(lengths.begin(), lengths.end());
   if (shortest == longest) return Read(state, sequences.data(), batch, tokens, longest, outputs);
-  // The sequences are read one at a time if one has a single token (steps use another kernel), if
-  // one is longer than a block (blocks split it), if there are fewer sequences than threads (all
-  // threads together are faster), or if the model keeps its tokens or has an encoder.
+  // The sequences are read one at a time if one is longer than a block (blocks split it), if there
+  // are fewer sequences than threads (all threads together are faster), or if the model keeps its
+  // tokens or has an encoder.
   const StateLayout& layout = *model_->packed().layout;
-  if (shortest == 1 || longest > kBlockRows || batch < static_cast<size_t>(pool_.size()) ||
-      layout.keeps_tokens || layout.source > 0) {
+  if (longest > kBlockRows || batch < static_cast<size_t>(pool_.size()) || layout.keeps_tokens ||
+      layout.source > 0) {
     for (size_t i = 0; i < batch; ++i) {
       Read(state, &sequences[i], 1, tokens.subspan(offsets[i], lengths[i]), lengths[i],
            outputs.empty() ? outputs : outputs.subspan(i * width, width));
@@ -277,8 +283,8 @@ void Engine::Impl::ReadUnequal(StateData& state, std::span<const size_t> sequenc
   };
   pool_.Run(walk);
   for (size_t i = 0; i < sequences.size(); ++i) {
-    Passed(state, sequences[i], {.tokens = tokens.data() + offsets[i]},
-           offsets[i + 1] - offsets[i]);
+    Passed(state, sequences[i], {.tokens = tokens.data() + offsets[i]}, offsets[i + 1] - offsets[i],
+           Reading::kPieces);
   }
 }
 
@@ -360,8 +366,9 @@ void Engine::Impl::Passed(StateData& state, size_t place, Source source, size_t 
   }
   state.positions[place] += length;
   uint8_t& waiting = state.waiting[place];
-  const bool stepped = length == 1 || reading == Reading::kSteps;
-  waiting = stepped ? static_cast<uint8_t>((waiting + length) % model.layout->fold_keys) : 0;
+  waiting = reading == Reading::kSteps
+                ? static_cast<uint8_t>((waiting + length) % model.layout->fold_keys)
+                : 0;
 }
 
 void Engine::Impl::Read(StateData& state, const size_t* chosen, size_t batch,
@@ -383,7 +390,7 @@ void Engine::Impl::Read(StateData& state, const size_t* chosen, size_t batch,
     furthest = std::max(furthest, state.positions[chosen ? chosen[i] : i]);
   }
   state.Reserve(furthest + length);
-  if (layout.keeps_tokens && reading == Reading::kSteps) {
+  if (layout.keeps_tokens && length > 1 && reading == Reading::kSteps) {
     return StepAgain(state, chosen, batch, tokens, length, outputs);
   }
   if (layout.keeps_tokens) return ReadAgain(state, chosen, batch, tokens, length, outputs);
@@ -397,10 +404,11 @@ Engine::Impl::Division Engine::Impl::Divide(size_t batch, size_t length) {
   if (threads == 1 || (length == 1 ? batch >= few : batch >= 4 * threads || batch % threads == 0)) {
     return {.threads = threads, .alone = true};
   }
-  if (batch * length >= few) return {.threads = threads, .alone = false};
-  Crowd& crowd = scratch_.crowds[batch * length];
+  const size_t rows = batch * length;
+  if (rows > kBlockRows) return {.threads = threads, .alone = false};
+  Crowd& crowd = rows < few ? scratch_.crowds[rows] : scratch_.prefixes[std::bit_width(rows) - 1];
   const bool one = crowd.Alone();
-  return {.threads = one ? 1 : threads, .alone = one, .crowd = &crowd};
+  return {.threads = one ? 1 : threads, .alone = one, .crowd = &crowd, .rows = rows};
 }
 
 void Engine::Impl::RunOn(const Division& division, FunctionRef<void(int)> walk) {
@@ -413,7 +421,9 @@ void Engine::Impl::RunOn(const Division& division, FunctionRef<void(int)> walk) 
   }
   if (division.crowd != nullptr) {
     const std::chrono::duration<double> took = Crowd::Clock::now() - began;
-    division.crowd->Stepped(division.threads == 1, took.count(), before, pool_.waits());
+    division.crowd->Stepped(division.threads == 1,
+                            took.count() / static_cast<double>(division.rows), before,
+                            pool_.waits());
   }
 }
 
@@ -425,11 +435,25 @@ void Engine::Impl::ReadRows(StateData& state, const size_t* chosen, size_t batch
   const size_t width = model.outputs;
   const bool every = outputs.size() == batch * length * width;
   const size_t* positions = Positions(state);
+  const size_t* memory_lengths =
+      model.layout->source > 0 ? scratch_.memory_lengths.data() : nullptr;
+  // Positions per block, nearly equal. Several blocks end at multiples of kCutPositions.
+  const size_t chunks = (length + kBlockRows - 1) / kBlockRows;
+  size_t chunk = (length + chunks - 1) / chunks, first_chunk = chunk;
+  if (chunks > 1) {
+    const auto phase = [&](size_t i) {
+      return state.positions[chosen ? chosen[i] : i] % kCutPositions;
+    };
+    for (size_t i = 1; i < batch; ++i) {
+      if (phase(i) != phase(0)) {
+        return ReadApart(state, chosen, batch, source, length, outputs, reading);
+      }
+    }
+    chunk = RoundUp(chunk, kCutPositions), first_chunk = chunk - phase(0);
+  }
   const Division division = Divide(batch, length);
   const size_t threads = division.threads;
   const bool alone = division.alone;
-  const size_t chunks = (length + kBlockRows - 1) / kBlockRows;
-  const size_t chunk = (length + chunks - 1) / chunks;      // positions per block, nearly equal
   const size_t most = std::min(batch, kBlockRows / chunk);  // sequences per block
   scratch_.Prepare(
       model,
@@ -444,10 +468,11 @@ void Engine::Impl::ReadRows(StateData& state, const size_t* chosen, size_t batch
     for (size_t b = 0; b < blocks; ++b) {
       const size_t first = begin + (end - begin) * b / blocks;
       const size_t last = begin + (end - begin) * (b + 1) / blocks;
-      for (size_t t = 0; t < length; t += chunk) {
+      for (size_t t = 0, count = first_chunk; t < length; t += count, count = chunk) {
+        count = std::min(count, length - t);
         const Source here = source.From(first * length + t);
         Block block{.sequences = last - first,
-                    .length = std::min(chunk, length - t),
+                    .length = count,
                     .first = first,
                     .chosen = chosen ? chosen + first : nullptr,
                     .positions = positions,
@@ -455,7 +480,7 @@ void Engine::Impl::ReadRows(StateData& state, const size_t* chosen, size_t batch
                     .tokens = here.tokens,
                     .frames = here.frames,
                     .input_stride = length,
-                    .step = length == 1,
+                    .step = length == 1 && reading == Reading::kSteps,
                     .by_steps = length > 1 && reading == Reading::kSteps,
                     .states = state.data.data(),
                     .state_stride = state.per_sequence(),
@@ -463,7 +488,7 @@ void Engine::Impl::ReadRows(StateData& state, const size_t* chosen, size_t batch
                     .waiting = state.waiting.data(),
                     .recent = state.recent.data(),
                     .recent_stride = state.tokens(),
-                    .memory_lengths = scratch_.memory_lengths.data()};
+                    .memory_lengths = memory_lengths};
         if (every) {
           block.outputs = outputs.data() + (first * length + t) * width;
           block.sequence_output_stride = length * width;
@@ -479,6 +504,17 @@ void Engine::Impl::ReadRows(StateData& state, const size_t* chosen, size_t batch
   RunOn(division, walk);
   for (size_t i = 0; i < batch; ++i) {
     Passed(state, chosen ? chosen[i] : i, source.From(i * length), length, reading);
+  }
+}
+
+// ReadRows() for each sequence on its own.
+void Engine::Impl::ReadApart(StateData& state, const size_t* chosen, size_t batch, Source source,
+                             size_t length, std::span<float> outputs, Reading reading) {
+  const size_t each = outputs.size() / batch;
+  for (size_t i = 0; i < batch; ++i) {
+    const size_t place = chosen ? chosen[i] : i;
+    ReadRows(state, &place, 1, source.From(i * length), length, outputs.subspan(i * each, each),
+             reading);
   }
 }
 
@@ -659,7 +695,7 @@ void Engine::Impl::Prefix(StateData& state, std::span<const float> frames, size_
   for (const size_t position : state.positions) furthest = std::max(furthest, position);
   state.Reserve(furthest + length);
   ReadRows(state, nullptr, state.batch(), {.frames = frames.data(), .width = width}, length,
-           outputs);
+           outputs, length == 1 ? Reading::kSteps : Reading::kPieces);
 }
 
 void Engine::Impl::Whole(size_t batch, std::span<const float> frames, size_t length,
@@ -728,13 +764,14 @@ State Engine::NewState(size_t batch) const { return State(impl_->NewState(batch)
 
 void Engine::Step(State& state, std::span<const int32_t> tokens, std::span<float> outputs) {
   if (outputs.empty()) throw InputError("a step needs room for its outputs");
-  impl_->Read(impl_->Of(state), nullptr, state.batch(), tokens, 1, outputs);
+  impl_->Read(impl_->Of(state), nullptr, state.batch(), tokens, 1, outputs, Reading::kSteps);
 }
 
 void Engine::Step(State& state, std::span<const size_t> sequences, std::span<const int32_t> tokens,
                   std::span<float> outputs) {
   if (outputs.empty()) throw InputError("a step needs room for its outputs");
-  impl_->Read(impl_->Of(state), sequences.data(), sequences.size(), tokens, 1, outputs);
+  impl_->Read(impl_->Of(state), sequences.data(), sequences.size(), tokens, 1, outputs,
+              Reading::kSteps);
 }
 
 void Engine::Prefix(State& state, std::span<const int32_t> tokens, size_t length,

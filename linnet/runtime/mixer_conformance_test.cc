@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -148,9 +149,11 @@ void Whole(Engine& engine, size_t batch, const Input& input, size_t length, std:
   if (input.frames.empty()) return engine.Whole(batch, input.tokens, length, out);
   engine.Whole(batch, input.frames, length, out);
 }
-void Prefix(Engine& engine, State& state, const Input& input, size_t length, std::span<float> out) {
-  if (input.frames.empty()) return engine.Prefix(state, input.tokens, length, out);
-  engine.Prefix(state, input.frames, length, out);
+// Reads the next positions: one as a step, several as a prefix.
+void Read(Engine& engine, State& state, const Input& input, size_t length, std::span<float> out) {
+  if (!input.frames.empty()) return engine.Prefix(state, input.frames, length, out);
+  if (length == 1) return engine.Step(state, input.tokens, out);
+  engine.Prefix(state, input.tokens, length, out);
 }
 
 // Outputs of one sequence, read in pieces and continuing from the state.
@@ -160,7 +163,7 @@ Floats InPieces(Engine& engine, State& state, const Input& input, const Pieces& 
   size_t at = 0;
   for (const size_t piece : pieces) {
     Floats out(piece * width);
-    Prefix(engine, state, input.Slice(at, piece), piece, out);
+    Read(engine, state, input.Slice(at, piece), piece, out);
     all.insert(all.end(), out.begin(), out.end());
     at += piece;
   }
@@ -185,11 +188,13 @@ class StateConformance : public Conformance {};
 
 // All cases for which `applies` is true, on the best instruction set, and every eighth of them on
 // each other instruction set, starting from a different case for each set. The kernels' own tests
-// compare all instruction sets.
+// compare all instruction sets. If $LINNET_ISA names one, all cases run on that one alone.
 template <class Applies>
 auto CasesWhere(Applies applies) {
   std::vector<Conformance::ParamType> cases;
-  const std::vector<std::string> isas = kernels::AvailableIsas();
+  const char* const only = std::getenv("LINNET_ISA");
+  const std::vector<std::string> isas =
+      only ? std::vector<std::string>{only} : kernels::AvailableIsas();
   size_t turn = 0;
   for (const MixerCase& one : Cases()) {
     if (!applies(one.spec)) continue;
@@ -336,6 +341,66 @@ TEST_P(TokenConformance, StepsInOneCallHaveTheBitsOfSteps) {
   }
 }
 
+// The second part of a text may begin at any multiple of kCutPositions, and may be one token long.
+TEST_P(RnnConformance, CutsAtMultiplesChangeNoBit) {
+  Subject& of = subject();
+  const auto prefix = [](Engine& engine, State& state, const Input& input, std::span<float> out) {
+    const size_t length = out.size() / engine.output_size() / state.batch();
+    if (input.frames.empty()) return engine.Prefix(state, input.tokens, length, out);
+    engine.Prefix(state, input.frames, length, out);
+  };
+  for (const Precision precision : kPrecisions) {
+    for (const int threads : {1, 2}) {
+      Engine engine(of.In(precision), {.threads = threads});
+      const size_t width = engine.output_size();
+      for (const Pieces& pieces :
+           std::vector<Pieces>{{32, of.frames() ? 2u : 1u}, {64, 13}, {32, 64, 96, 6}, {192, 6}}) {
+        SCOPED_TRACE(StrCat(PrecisionName(precision), ", ", threads, " threads, ", pieces.size(),
+                            " pieces, the first of ", pieces[0]));
+        size_t length = 0;
+        for (const size_t piece : pieces) length += piece;
+        const Input input = of.Sequence(0), after = input.Slice(length, 2);
+        State once = engine.NewState(1), cut = engine.NewState(1);
+        Floats want(length * width), got(want), next(2 * width), next_want(next);
+        prefix(engine, once, input.Slice(0, length), want);
+        size_t at = 0;
+        for (const size_t piece : pieces) {
+          prefix(engine, cut, input.Slice(at, piece),
+                 std::span(got).subspan(at * width, piece * width));
+          at += piece;
+        }
+        EXPECT_EQ(got, want);
+        prefix(engine, once, after, next_want);
+        prefix(engine, cut, after, next);
+        EXPECT_EQ(next, next_want);
+      }
+    }
+  }
+}
+
+// Sequences whose positions differ are cut at different places.
+TEST_P(TokenConformance, LongPrefixesAtDifferentPositionsEqualSeparateOnes) {
+  Subject& of = subject();
+  Engine engine(of.In(Precision::kBf16), {.threads = 2});
+  constexpr size_t kLength = 195;
+  const size_t width = engine.output_size();
+  State state = engine.NewState(3);
+  for (size_t i = 1; i < 3; ++i) {
+    engine.Prefix(state, {&i, 1}, of.Sequence(i).Slice(0, i).tokens, i, {});
+  }
+  State apart = state.Clone();
+  Input all;
+  Floats got(3 * kLength * width), want(got);
+  for (size_t i = 0; i < 3; ++i) {
+    const Input own = of.Sequence(i).Slice(i, kLength);
+    all.Append(own);
+    engine.Prefix(apart, {&i, 1}, own.tokens, kLength,
+                  std::span(want).subspan(i * kLength * width, kLength * width));
+  }
+  engine.Prefix(state, all.tokens, kLength, got);
+  EXPECT_EQ(got, want);
+}
+
 TEST_P(TokenConformance, ABlockOfStepsHasTheBitsOfSteps) {
   Subject& of = subject();
   Engine engine(of.In(Precision::kF32), {.threads = 2});
@@ -372,8 +437,8 @@ TEST_P(NoRnnConformance, PiecesEqualTheWholeSequenceSoFar) {
       for (const size_t piece : pieces) {
         Floats got(piece * width), last(width), whole((read + piece) * width);
         State fork = state.Clone();
-        Prefix(engine, state, input.Slice(read, piece), piece, got);
-        Prefix(engine, fork, input.Slice(read, piece), piece, last);
+        Read(engine, state, input.Slice(read, piece), piece, got);
+        Read(engine, fork, input.Slice(read, piece), piece, last);
         read += piece;
         Whole(engine, 1, input.Slice(0, read), read, whole);
         EXPECT_EQ(got, Floats(whole.end() - static_cast<ptrdiff_t>(piece * width), whole.end()))
@@ -450,7 +515,7 @@ TEST_P(StateConformance, ResultsDoNotDependOnThreadsOrBatch) {
           Input block;
           for (const Input& input : inputs) block.Append(input.Slice(at, piece));
           Floats out(batch * piece * width);
-          Prefix(engine, state, block, piece, out);
+          Read(engine, state, block, piece, out);
           for (size_t i = 0; i < batch; ++i) {
             const auto begin = out.begin() + static_cast<ptrdiff_t>(i * piece * width);
             got[i].insert(got[i].end(), begin, begin + static_cast<ptrdiff_t>(piece * width));
@@ -504,7 +569,7 @@ TEST_P(StateConformance, CopiesContinueBitForBit) {
           Input block;
           for (const size_t i : which) block.Append(of.Sequence(i).Slice(at, piece));
           Floats out(which.size() * piece * width);
-          Prefix(engine, copy, block, piece, out);
+          Read(engine, copy, block, piece, out);
           for (size_t i = 0; i < which.size(); ++i) {
             const auto begin = out.begin() + static_cast<ptrdiff_t>(i * piece * width);
             got[i].insert(got[i].end(), begin, begin + static_cast<ptrdiff_t>(piece * width));

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "linnet/engine.h"
 #include "linnet/error.h"
 #include "linnet/kernels/activation_ref.h"
 #include "linnet/kernels/layer_norm_ref.h"
@@ -29,21 +30,27 @@
 namespace linnet {
 namespace {
 
+// Positions that a mixer reads at a time: one as a step, or some as a piece of a text.
+struct Cut {
+  size_t length;
+  bool step = false;
+};
+using Cuts = std::vector<Cut>;
+
 // Computes a mixer, one head at a time: q, k, v and the output are [positions][columns].
 class MixerRef {
  public:
   using Row = std::vector<double>;
   using Rows = std::vector<Row>;
-  using Pieces = std::vector<size_t>;
 
   struct Head {
     Rows q, k, v;
     size_t index = 0;  // in its layer, for mixers whose heads differ
     bool causal = true;
-    // If `recurrent`, the positions are read in these pieces, with a state that is rounded to bf16
-    // if `narrow`. Otherwise all positions are read in one pass.
+    // If `recurrent`, the positions are read in these cuts, with a state that is rounded to bf16 if
+    // `narrow`. Otherwise all positions are read in one pass.
     bool recurrent = false, narrow = false;
-    Pieces pieces = {};
+    Cuts cuts = {};
   };
 
   // omega [D][columns]: the projection of a random feature map; else empty.
@@ -164,13 +171,13 @@ class MixerRef {
     kernels::LinearStepRef state(features, value_dim(),
                                  {kernels::FeatureMap::kIdentity, true, spec_.eps}, head.narrow,
                                  floor);
-    for (const size_t piece : head.pieces) {
+    for (const auto& [piece, step] : head.cuts) {
       const size_t begin = out.size();
-      if (piece > 1) state.Fold();
-      if (piece == 1 || floor > 0) {
+      if (!step) state.Fold();
+      if (step || floor > 0) {
         for (size_t t = begin; t < begin + piece; ++t)
           out.push_back(state.Step(q[t], k[t], head.v[t]));
-        if (piece > 1) state.Fold();
+        if (!step) state.Fold();
         continue;
       }
       z = state.Z();
@@ -339,6 +346,19 @@ ModelRef::Pieces PrefixAndSteps(size_t length, size_t prefix) {
   return pieces;
 }
 
+// How mixers read calls of these lengths: calls of one position are steps, others are cut.
+Cuts CutsOf(const ModelRef::Pieces& calls) {
+  Cuts cuts;
+  size_t at = 0;
+  for (const size_t call : calls) {
+    for (size_t left = call, piece = 0; left > 0; left -= piece, at += piece) {
+      piece = std::min(left, Engine::kCutPositions - at % Engine::kCutPositions);
+      cuts.push_back({piece, call == 1});
+    }
+  }
+  return cuts;
+}
+
 }  // namespace
 
 class ModelRef::Network {
@@ -353,8 +373,8 @@ class ModelRef::Network {
         spec_(checkpoint.spec()) {}
 
   Rows Outputs(const std::vector<int32_t>& tokens, const Pieces& pieces) {
-    if (spec_.encoder_decoder()) return Pair(tokens, pieces);
-    return Head(Stack("transformer", model_.stack, Embedded(tokens), pieces));
+    if (spec_.encoder_decoder()) return Pair(tokens, CutsOf(pieces));
+    return Head(Stack("transformer", model_.stack, Embedded(tokens), CutsOf(pieces)));
   }
   Rows Outputs(const std::vector<float>& frames, const Pieces& pieces) {
     const auto width = static_cast<ptrdiff_t>(spec_.speech()->Inputs());
@@ -363,7 +383,7 @@ class ModelRef::Network {
     if (spec_.lstm()) return Head(Lstm(std::move(x)));
     x = Linear("input_projection", x);
     for (size_t t = 0; t < x.size(); ++t) Place(t, x[t]);
-    return Head(Stack("transformer", model_.stack, std::move(x), pieces));
+    return Head(Stack("transformer", model_.stack, std::move(x), CutsOf(pieces)));
   }
 
   size_t Inputs() const { return Size(spec_.speech()->Inputs()); }  // floats per position
@@ -423,22 +443,22 @@ class ModelRef::Network {
 
   // Returns zeros before the separator, then the outputs of the decoder, which attends to the
   // encoder's outputs.
-  Rows Pair(const std::vector<int32_t>& tokens, Pieces pieces) {
+  Rows Pair(const std::vector<int32_t>& tokens, Cuts cuts) {
     const auto separator = std::find(tokens.begin(), tokens.end(), Vocabulary::kSeparator);
     const auto first = static_cast<size_t>(separator - tokens.begin());
     Rows out(first, Row(Size(spec_.OutputSize())));
     if (separator == tokens.end()) return out;
     Rows memory;
     if (first > 0) {
-      memory = Stack("encoder", model_.encoder, Embedded({tokens.begin(), separator}), {first});
+      memory = Stack("encoder", model_.encoder, Embedded({tokens.begin(), separator}), {{first}});
     }
-    for (size_t left = first; left > 0;) {  // removes the encoder's tokens from the pieces
-      const size_t cut = std::min(left, pieces[0]);
-      pieces[0] -= cut, left -= cut;
-      if (pieces[0] == 0) pieces.erase(pieces.begin());
+    for (size_t left = first; left > 0;) {  // removes the encoder's tokens
+      const size_t some = std::min(left, cuts[0].length);
+      cuts[0].length -= some, left -= some;
+      if (cuts[0].length == 0) cuts.erase(cuts.begin());
     }
-    for (Row& row : Head(Stack("decoder", model_.stack, Embedded({separator, tokens.end()}), pieces,
-                               &memory))) {
+    for (Row& row :
+         Head(Stack("decoder", model_.stack, Embedded({separator, tokens.end()}), cuts, &memory))) {
       out.push_back(std::move(row));
     }
     return out;
@@ -446,7 +466,7 @@ class ModelRef::Network {
 
   // `cut`: the engine's stack, for its split into groups. `memory`: the encoder's outputs, for the
   // decoder's cross attention; null: not a decoder.
-  Rows Stack(const std::string& name, const PackedStack& cut, Rows x, const Pieces& pieces,
+  Rows Stack(const std::string& name, const PackedStack& cut, Rows x, const Cuts& cuts,
              const Rows* memory = nullptr) {
     const bool decoder = memory != nullptr, encoder = spec_.encoder_decoder() && !decoder;
     size_t part = 0;
@@ -467,7 +487,7 @@ class ModelRef::Network {
       const std::string attention = layer + (decoder ? "self_attention" : "attention");
       add(layer + "norm1", [&](const Rows& y) {
         return Grouped(StrCat(attention, ".", FindMixer(self.kind).out),
-                       Mixed(attention, self, y, nullptr, pieces, encoder), next());
+                       Mixed(attention, self, y, nullptr, cuts, encoder), next());
       });
       if (decoder) {
         const MixerSpec cross = CrossMixer(own);
@@ -540,7 +560,7 @@ class ModelRef::Network {
   // Outputs of a mixer's heads, side by side. `whole`: the mixer is not causal, because it is in an
   // encoder or attends to an encoder's outputs.
   Rows Mixed(const std::string& name, const MixerSpec& mixer, const Rows& x, const Rows* memory,
-             const Pieces& pieces, bool whole) {
+             const Cuts& cuts, bool whole) {
     if (FindMixer(mixer.kind).projections) return Recurrence(name, mixer, x);
     const Rows& seen = memory != nullptr ? *memory : x;
     const Rows q = Linear(name + ".query_projection", x),
@@ -573,14 +593,14 @@ class ModelRef::Network {
                    .causal = !whole && (spec_.Causal() || FindMixer(mixer).always_causal),
                    .recurrent = !whole && Recurrent(),
                    .narrow = precision_ != Precision::kF32,
-                   .pieces = pieces});
+                   .cuts = cuts});
       for (size_t t = 0; t < x.size(); ++t)
         mixed[t].insert(mixed[t].end(), out[t].begin(), out[t].end());
     }
     return mixed;
   }
 
-  // Mixed() for a recurrence. The state is not rounded, so pieces do not matter.
+  // Mixed() for a recurrence. The state is not rounded, so cuts do not matter.
   Rows Recurrence(const std::string& name, const MixerSpec& mixer, const Rows& x) {
     const MixerInfo& kind = FindMixer(mixer.kind);
     std::map<std::string, Rows> in;

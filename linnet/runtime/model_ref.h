@@ -31,8 +31,8 @@ class ModelRef {
 
   // The head's outputs at each position. Reads the first `prefix` positions in one call and the
   // others one by one or, given `pieces`, all positions in calls of these lengths. In narrow
-  // models, steps read rounded sums, and calls of several positions read unrounded ones. Models
-  // without recurrent state read the whole sequence.
+  // models, steps read rounded sums, and calls of several positions read unrounded ones, which are
+  // rounded where the engine cuts a call. Models without recurrent state read the whole sequence.
   Rows Outputs(const std::vector<int32_t>& tokens, size_t prefix = 0);
   Rows Outputs(const std::vector<int32_t>& tokens, const Pieces& pieces);
   // The same for frames [positions * Inputs()].

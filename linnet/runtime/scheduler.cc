@@ -7,6 +7,7 @@
 
 #include "linnet/base/hidden.h"
 #include "linnet/base/thread_pool.h"
+#include "linnet/engine.h"
 #include "linnet/error.h"
 #include "linnet/runtime/state_data.h"
 
@@ -36,11 +37,16 @@ struct LINNET_HIDDEN Scheduler::Impl {
     uint64_t id = 0;
     Request request;
     size_t read = 0;               // tokens of the prompt read so far
+    size_t stop = 0;               // index of the next stop
     std::optional<int32_t> token;  // next token to read, once the prompt is read
   };
 
   void Admit();
   void ReadPrompts();
+  // Length of the next piece of the prompt in this slot; 0: it is read, or there is none.
+  size_t PieceOf(size_t slot) const;
+  // Counts a piece as read. Calls passed() if the piece ends at a stop.
+  void Read(size_t slot, size_t piece);
   void Generate();
   // Calls the request's passed().
   void Pass(size_t slot, std::span<const float> outputs);
@@ -51,10 +57,13 @@ struct LINNET_HIDDEN Scheduler::Impl {
   };
   Drawn Draw(const Entry& entry, std::span<const float> outputs) const;
   // Draws a token for the request in each of these slots, and continues or ends the request:
-  // outputs [slots, width].
-  void Deliver(std::span<const size_t> slots, std::span<const float> outputs);
-  // Continues the request with the drawn token, or ends it.
-  void Take(size_t slot, const std::shared_ptr<Entry>& entry, const Drawn& drawn);
+  // outputs [slots, width]. If `passes`, calls passed() in between, because the copy of the state
+  // should not delay the token.
+  void Deliver(std::span<const size_t> slots, std::span<const float> outputs, bool passes = false);
+  // Continues the request with the drawn token, or ends it. Calls passed() before, if there are
+  // outputs of the prompt.
+  void Take(size_t slot, const std::shared_ptr<Entry>& entry, const Drawn& drawn,
+            std::span<const float> outputs);
   // Ends a running request. Reports `why`, if there is one.
   void End(size_t slot, std::optional<Finished> why);
   // Calls `finished`; Run() rethrows its exception at the end of the round.
@@ -120,6 +129,16 @@ std::optional<uint64_t> Scheduler::Impl::Submit(Request&& request) {
     throw InputError(model.path(), ": the model has ", positions, " positions; ", begin,
                      " are read, and a prompt of ", request.prompt.size(), " tokens does not fit");
   }
+  size_t before = begin;
+  for (const size_t stop : request.stops) {
+    if (stop <= before || stop >= begin + request.prompt.size() ||
+        stop % Engine::kCutPositions != 0) {
+      throw InputError("a stop at position ", stop, "; stops ascend, lie between positions ", begin,
+                       " and ", begin + request.prompt.size(), ", and are multiples of ",
+                       Engine::kCutPositions);
+    }
+    before = stop;
+  }
   const size_t free = slots_.size() - running_;
   if (waiting_.size() >= free && waiting_.size() - free >= options_.queue) return {};
   waiting_.push_back({.id = ++last_id_, .request = std::move(request), .read = 0, .token = {}});
@@ -170,54 +189,69 @@ void Scheduler::Impl::Admit() {
   }
 }
 
+size_t Scheduler::Impl::PieceOf(size_t slot) const {
+  if (!slots_[slot]) return 0;
+  const Entry& entry = *slots_[slot];
+  const size_t rest = entry.request.prompt.size() - entry.read;
+  const size_t at = state_.position(slot);
+  size_t most = kPiece - at % Engine::kCutPositions;
+  if (entry.stop < entry.request.stops.size()) {
+    most = std::min(most, entry.request.stops[entry.stop] - at);
+  }
+  return std::min(most, rest);
+}
+
 // Reads prompts in turn, so that none starves. Each pass of the outer loop reads, in one call of
 // the engine, the next piece of one prompt, and pieces of other prompts as far as the budget lasts.
-// All pieces of a call resemble the first: all end their prompts or none does, and all are single
-// tokens or none is.
+// All pieces of a call end their prompts, or none does.
 void Scheduler::Impl::ReadPrompts() {
-  const auto left = [&](size_t slot) {
-    return slots_[slot] ? slots_[slot]->request.prompt.size() - slots_[slot]->read : 0;
-  };
   const size_t width = engine_.output_size();
   size_t budget = options_.prompt_tokens;
   for (bool any = false; budget > 0 || !any; any = true) {
     reading_.clear(), lengths_.clear();
     tokens_.clear();
-    bool last = false, one = false;
+    bool last = false;
     const size_t first = first_prompt_;
     for (size_t i = 0; i < slots_.size(); ++i) {
       const size_t slot = (first + i) % slots_.size();
-      const size_t rest = left(slot);
-      if (rest == 0) continue;
-      const size_t piece = std::min(kPiece, rest);
+      const size_t piece = PieceOf(slot);
+      if (piece == 0) continue;
+      const Entry& entry = *slots_[slot];
+      const bool ends = entry.read + piece == entry.request.prompt.size();
       if (reading_.empty()) {
-        last = rest <= kPiece, one = piece == 1;  // last pieces return outputs; one token is a step
+        last = ends;
         // A long prompt continues only after the other prompts have had their turn.
         first_prompt_ = (slot + 1) % slots_.size();
-      } else if ((rest <= kPiece) != last || (piece == 1) != one ||
-                 tokens_.size() + piece > budget) {
+      } else if (ends != last || tokens_.size() + piece > budget) {
         continue;
       }
       reading_.push_back(slot), lengths_.push_back(piece);
-      const std::span tokens =
-          std::span(slots_[slot]->request.prompt).subspan(slots_[slot]->read, piece);
+      const std::span tokens = std::span(entry.request.prompt).subspan(entry.read, piece);
       tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
     }
     if (reading_.empty()) return;
     const std::span<float> outputs = std::span(outputs_).first(last ? reading_.size() * width : 0);
     engine_.Prefix(state_, reading_, lengths_, tokens_, outputs);
     budget -= std::min(budget, tokens_.size());
-    for (size_t i = 0; i < reading_.size(); ++i) slots_[reading_[i]]->read += lengths_[i];
-    for (size_t i = 0; i < reading_.size(); ++i) {
-      Pass(reading_[i], last ? outputs.subspan(i * width, width) : outputs);
-    }
-    if (last) Deliver(reading_, outputs);
+    for (size_t i = 0; i < reading_.size(); ++i) Read(reading_[i], lengths_[i]);
+    if (last) Deliver(reading_, outputs, /*passes=*/true);
+  }
+}
+
+void Scheduler::Impl::Read(size_t slot, size_t piece) {
+  if (!slots_[slot]) return;  // another callback has canceled it
+  Entry& entry = *slots_[slot];
+  entry.read += piece;
+  const std::vector<size_t>& stops = entry.request.stops;
+  if (entry.stop < stops.size() && stops[entry.stop] == state_.position(slot)) {
+    ++entry.stop;
+    Pass(slot, {});
   }
 }
 
 void Scheduler::Impl::Pass(size_t slot, std::span<const float> outputs) {
   const std::shared_ptr<Entry> entry = slots_[slot];
-  if (!entry || !entry->request.passed) return;  // another callback may have canceled it
+  if (!entry->request.passed) return;
   try {
     entry->request.passed(state_.Select(std::span(&slot, 1)), outputs);
   } catch (...) {
@@ -257,14 +291,16 @@ Scheduler::Impl::Drawn Scheduler::Impl::Draw(const Entry& entry,
   return drawn;
 }
 
-void Scheduler::Impl::Deliver(std::span<const size_t> slots, std::span<const float> outputs) {
+void Scheduler::Impl::Deliver(std::span<const size_t> slots, std::span<const float> outputs,
+                              bool passes) {
   const size_t width = engine_.output_size();
   if (!options_.parallel_next) {
     for (size_t i = 0; i < slots.size(); ++i) {
       const std::shared_ptr<Entry> entry = slots_[slots[i]];
       // A callback may have canceled the request. Its slot is then null, since only Admit() refills
       // slots.
-      if (entry) Take(slots[i], entry, Draw(*entry, outputs.subspan(i * width, width)));
+      const auto own = outputs.subspan(i * width, width);
+      if (entry) Take(slots[i], entry, Draw(*entry, own), passes ? own : own.first(0));
     }
     return;
   }
@@ -277,11 +313,14 @@ void Scheduler::Impl::Deliver(std::span<const size_t> slots, std::span<const flo
   });
   for (size_t i = 0; i < slots.size(); ++i) {
     const std::shared_ptr<Entry> entry = slots_[slots[i]];
-    if (entry) Take(slots[i], entry, drawn_[i]);
+    const auto own = outputs.subspan(i * width, passes ? width : 0);
+    if (entry) Take(slots[i], entry, drawn_[i], own);
   }
 }
 
-void Scheduler::Impl::Take(size_t slot, const std::shared_ptr<Entry>& entry, const Drawn& drawn) {
+void Scheduler::Impl::Take(size_t slot, const std::shared_ptr<Entry>& entry, const Drawn& drawn,
+                           std::span<const float> outputs) {
+  if (!outputs.empty() && slots_[slot] == entry) Pass(slot, outputs);
   if (drawn.error) {
     if (!error_) error_ = drawn.error;
     if (slots_[slot] == entry) End(slot, {});

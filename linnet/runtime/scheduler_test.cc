@@ -118,7 +118,7 @@ TEST(Scheduler, ContinuesFromAState) {
   engine.Prefix(state, std::span(prompt).first(prompt.size() - 1), prompt.size() - 1, {});
   Floats want(engine.output_size());
   State went = state.Clone();
-  engine.Step(went, std::span(prompt).last(1), want);
+  engine.Prefix(went, std::span(prompt).last(1), 1, want);
   Scheduler scheduler(engine, {.sequences = 2});
   Seen seen[2];
   for (Seen& each : seen) {
@@ -155,7 +155,7 @@ TEST(Scheduler, StatesOfLargerCapacityTakeNoMoreMemory) {
   }
   EXPECT_EQ(running, bytes);
   Floats want(engine.output_size());
-  engine.Step(state, Tokens{1}, want);
+  engine.Prefix(state, Tokens{1}, 1, want);
   EXPECT_EQ(seen.outputs, want);
   EXPECT_EQ(seen.why, Finished::kEnded);
 }
@@ -174,6 +174,7 @@ TEST(Scheduler, SharedPromptsAreReadOnce) {
     std::vector<State> states;
     Floats outputs;
     Request request = Asking(prompt, 12, whole);
+    request.stops = {32, 160, 256};
     request.passed = [&](State state, std::span<const float> last) {
       states.push_back(std::move(state));
       outputs.assign(last.begin(), last.end());
@@ -181,11 +182,12 @@ TEST(Scheduler, SharedPromptsAreReadOnce) {
     ASSERT_TRUE(scheduler.Submit(std::move(request)));
     while (scheduler.Run()) {
     }
-    ASSERT_EQ(states.size(), 3u);  // after 128, 256 and 270 tokens
+    ASSERT_EQ(states.size(), 4u);  // after each stop, and at the end
+    const size_t positions[] = {32, 160, 256, 270};
     std::vector<Seen> rest(states.size());
     for (size_t i = 0; i < states.size(); ++i) {
       const size_t read = states[i].position();
-      EXPECT_EQ(read, std::min<size_t>(prompt.size(), (i + 1) * Scheduler::kPiece));
+      EXPECT_EQ(read, positions[i]);
       Request more =
           Asking({prompt.begin() + static_cast<ptrdiff_t>(read), prompt.end()}, 12, rest[i]);
       more.from = std::make_shared<State>(std::move(states[i]));
@@ -198,6 +200,12 @@ TEST(Scheduler, SharedPromptsAreReadOnce) {
     Seen none;
     Request empty = Asking({}, 1, none);
     EXPECT_THROW(scheduler.Submit(std::move(empty)), Error);
+    for (const std::vector<size_t>& stops :
+         std::vector<std::vector<size_t>>{{0}, {33}, {64, 64}, {96, 64}, {288}}) {
+      Request wrong = Asking(prompt, 1, none);
+      wrong.stops = stops;
+      EXPECT_THROW(scheduler.Submit(std::move(wrong)), Error);
+    }
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "linnet/base/parallel.h"
 #include "linnet/base/units.h"
+#include "linnet/engine.h"
 #include "linnet/kernels/activation.h"
 #include "linnet/kernels/depthwise.h"
 #include "linnet/kernels/linear.h"
@@ -351,10 +352,10 @@ class Walker {
     if (model_.carried > 0) Carry(part, group);
     MixerCall call = Call(group, group.in_width, state ? state + part.shift_floats : nullptr);
     call.squares = squares;
-    if (block_.by_steps) {
-      MixBySteps(part, call);
-    } else {
+    if (state == nullptr || block_.step) {
       Mix(part, call);
+    } else {
+      MixInPieces(part, call);
     }
     const size_t values = (group.end - group.begin) * part.values;
     From(model_.precision, rows_, values, d(), work_.heads, values, group.out, mode, sums, d());
@@ -368,35 +369,53 @@ class Walker {
     }
   }
 
-  // Calls the mixer for each position as Engine::Step() does, so the results have the same bits.
-  void MixBySteps(const PackedPart& part, const MixerCall& call) const {
+  // Calls the mixer for one piece of a sequence at a time. A piece is a position, if the block
+  // reads by steps, or else ends at the next multiple of Engine::kCutPositions.
+  void MixInPieces(const PackedPart& part, const MixerCall& call) const {
     for (size_t i = 0; i < block_.sequences; ++i) {
-      const size_t place = block_.Place(i);
-      for (size_t t = 0; t < block_.length; ++t) {
-        const size_t passed = block_.ahead + t, row = block_.Row(i) + t;
-        const size_t position = block_.positions[place] + passed;
-        const auto waiting =
-            static_cast<uint8_t>((block_.waiting[place] + passed) % model_.layout->fold_keys);
-        const Block step{.sequences = 1,
-                         .length = 1,
-                         .positions = &position,
-                         .step = true,
-                         .state_stride = block_.state_stride,
-                         .capacity = block_.capacity,
-                         .waiting = &waiting,
-                         .memory_lengths = block_.memory_lengths != nullptr
-                                               ? block_.memory_lengths + place
-                                               : nullptr};
-        Mix(part, {.block = step,
-                   .heads = call.heads,
-                   .in = call.in + row * call.in_width,
-                   .in_width = call.in_width,
-                   .out = call.out + row * call.count() * part.values,
-                   .state = call.state + place * block_.state_stride,
-                   .scratch = call.scratch,
-                   .squares = call.squares != nullptr ? call.squares + row : nullptr});
+      const size_t place = block_.Place(i), length = block_.Length(i);
+      // Encoder-decoders count positions from the separator, but may be cut where tokens are.
+      const size_t before = block_.Position(i) + block_.ahead +
+                            (block_.memory_lengths != nullptr ? block_.memory_lengths[place] : 0);
+      for (size_t t = 0, count = 0; t < length; t += count) {
+        count = block_.by_steps ? 1
+                                : std::min(length - t, Engine::kCutPositions -
+                                                           (before + t) % Engine::kCutPositions);
+        MixPiece(part, call, i, t, count);
       }
     }
+  }
+
+  // Calls the mixer for positions [t, t + count) of a sequence of the block.
+  void MixPiece(const PackedPart& part, const MixerCall& call, size_t sequence, size_t t,
+                size_t count) const {
+    const size_t place = block_.Place(sequence), row = block_.Row(sequence) + t;
+    const size_t ahead = block_.ahead + t;
+    size_t position = block_.positions[place];
+    uint8_t waiting = block_.waiting[place];
+    if (block_.by_steps) {  // the piece is the only one of its call, as in Engine::Step()
+      position += ahead;
+      waiting = static_cast<uint8_t>((waiting + ahead) % model_.layout->fold_keys);
+    }
+    const Block piece{.sequences = 1,
+                      .length = count,
+                      .positions = &position,
+                      .ahead = block_.by_steps ? 0 : ahead,
+                      .step = block_.by_steps,
+                      .state_stride = block_.state_stride,
+                      .capacity = block_.capacity,
+                      .waiting = &waiting,
+                      .memory_lengths = block_.memory_lengths != nullptr
+                                            ? block_.memory_lengths + place
+                                            : nullptr};
+    Mix(part, {.block = piece,
+               .heads = call.heads,
+               .in = call.in + row * call.in_width,
+               .in_width = call.in_width,
+               .out = call.out + row * call.count() * part.values,
+               .state = call.state + place * block_.state_stride,
+               .scratch = call.scratch,
+               .squares = call.squares != nullptr ? call.squares + row : nullptr});
   }
 
   void FeedForward(const PackedPart& part, const PackedGroup& group, LinearMode mode, float* sums,

@@ -17,9 +17,10 @@ struct Batcher::Job {
     std::string why;                     // reason of the failure
   };
   std::vector<Sequence> sequences;
-  size_t left = 0;                 // number of sequences still running or waiting
-  size_t known = 0;                // prompt tokens restored from a snapshot
-  std::atomic<bool> begun{false};  // work.begun() was called
+  std::vector<Snapshots::Stop> stops;  // prefixes of the prompt that get a snapshot
+  size_t left = 0;                     // number of sequences still running or waiting
+  size_t known = 0;                    // prompt tokens restored from a snapshot
+  std::atomic<bool> begun{false};      // work.begun() was called
 };
 
 Batcher::Batcher(std::shared_ptr<const Model> model, const BatcherOptions& options)
@@ -93,6 +94,7 @@ Batcher::Counts Batcher::counts() const {
   counts.generated = generated_, counts.read = read_, counts.known = known_;
   counts.hits = hits_, counts.misses = misses_;
   counts.snapshots = snapshots_.count(), counts.snapshot_bytes = snapshots_.bytes();
+  counts.evictions = snapshots_.evictions();
   return counts;
 }
 
@@ -137,9 +139,10 @@ void Batcher::Loop() {
 // state after the prompt.
 void Batcher::Begin(const std::shared_ptr<Job>& job) {
   const std::vector<int32_t>& prompt = job->work.prompt;
-  const Snapshots::Found found = snapshots_.Find(prompt);
+  Snapshots::Found found = snapshots_.Find(prompt);
   found.length > 0 ? ++hits_ : ++misses_;
   job->known = found.length;
+  job->stops = std::move(found.stops);
   known_ += found.length, read_ += prompt.size() - found.length;
   const std::span rest = std::span(prompt).subspan(found.length);
   Start(job, 0, found.snapshot, {rest.begin(), rest.end()});
@@ -189,14 +192,19 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence,
   }
   const bool keeps = job->work.prompt.size() >= options_.snapshots.from;
   if (!request.prompt.empty() && (keeps || job->sequences.size() > 1)) {
-    // Called after each piece of the prompt, and at its end with `logits`.
-    request.passed = [this, job, keeps](State state, std::span<const float> logits) {
+    for (size_t i = 0; keeps && i < job->stops.size(); ++i) {
+      request.stops.push_back(job->stops[i].length);
+    }
+    // Called at each stop in turn, and at the prompt's end with `logits`.
+    request.passed = [this, job, keeps, stop = size_t{0}](State state,
+                                                          std::span<const float> logits) mutable {
       try {
         const auto prefix = std::span(job->work.prompt).first(state.position());
+        const auto use = logits.empty() ? job->stops[stop++].use : Snapshots::Use::kLikely;
         const auto snapshot = std::make_shared<const Snapshot>(
             std::move(state), std::vector<float>(logits.begin(), logits.end()));
         if (!logits.empty()) StartRest(job, snapshot);
-        if (keeps) snapshots_.Keep(prefix, snapshot);
+        if (keeps) snapshots_.Keep(prefix, snapshot, use);
       } catch (const std::exception& error) {  // out of memory
         Fail(job, error.what());
       }

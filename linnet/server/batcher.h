@@ -56,10 +56,11 @@ class Batcher : public Worker {
 
   // running, waiting, capacity: numbers of sequences. generated: tokens. read: prompt tokens that
   // the model has read. known: prompt tokens restored from snapshots. hits: prompts with a snapshot
-  // of the prompt or of a prefix. misses: prompts without one.
+  // of the prompt or of a prefix. misses: prompts without one. evictions: snapshots dropped from
+  // memory to make room.
   struct Counts {
     size_t running = 0, waiting = 0, capacity = 0;
-    uint64_t generated = 0, read = 0, known = 0, hits = 0, misses = 0;
+    uint64_t generated = 0, read = 0, known = 0, hits = 0, misses = 0, evictions = 0;
     size_t snapshots = 0, snapshot_bytes = 0;
   };
   Counts counts() const;

@@ -13,12 +13,13 @@
 #include <system_error>
 #include <utility>
 
+#include "linnet/base/aligned.h"
 #include "linnet/base/hash.h"
+#include "linnet/engine.h"
 #include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/io/sha256.h"
 #include "linnet/model/spec.h"
-#include "linnet/scheduler.h"
 
 namespace linnet::server {
 namespace {
@@ -29,13 +30,18 @@ constexpr char kState[] = ".state", kOutputs[] = ".outputs", kProbe[] = "probe";
 // Maximum number of pending writes. While so many are pending (on a slow disk), further snapshots
 // get no file.
 constexpr size_t kMostWaiting = 64;
+// Maximum number of prefixes that Snapshots::seen_ holds: 2 MB, or 2 million tokens.
+constexpr size_t kMostSeen = 1 << 16;
+// Between the places where prompts part or end, prefixes of a multiple of this many tokens get a
+// snapshot.
+constexpr size_t kSpareTokens = 4 * Engine::kCutPositions;
 
-size_t BytesOf(const std::vector<int32_t>& tokens, const Snapshot& snapshot) {
+size_t BytesOf(std::span<const int32_t> tokens, const Snapshot& snapshot) {
   return tokens.size() * sizeof(int32_t) + snapshot.state.bytes() +
          snapshot.outputs.size() * sizeof(float);
 }
 
-// Whether `name` has the form of a snapshot's name: 64 hexadecimal digits (NameOf()).
+// Whether `name` has the form of a snapshot's name: 64 hexadecimal digits (NamesOf()).
 bool IsName(const std::string& name) {
   return name.size() == 64 && name.find_first_not_of("0123456789abcdef") == name.npos;
 }
@@ -84,10 +90,6 @@ bool IsOrphan(const fs::directory_entry& file) {
 
 }  // namespace
 
-size_t Snapshots::HashOf::operator()(const std::vector<int32_t>& tokens) const {
-  return Hash(std::as_bytes(std::span(tokens)));
-}
-
 Snapshots::Snapshots(std::shared_ptr<const Model> model, const SnapshotOptions& options)
     : model_(std::move(model)), options_(options) {
   if (options_.folder.empty()) return;
@@ -118,67 +120,140 @@ Snapshots::~Snapshots() {
   writer_.join();
 }
 
+std::vector<uint64_t> Snapshots::KeysOf(std::span<const int32_t> tokens) {
+  std::vector<uint64_t> keys;
+  uint64_t key = 0;
+  for (size_t at = 0; at < tokens.size(); at += Engine::kCutPositions) {
+    const size_t count = std::min(Engine::kCutPositions, tokens.size() - at);
+    key = Hash(std::as_bytes(tokens.subspan(at, count)), key);
+    keys.push_back(key);
+  }
+  return keys;
+}
+
+size_t Snapshots::Remember(std::span<const uint64_t> keys) {
+  size_t parted = 0;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (parted == i && (seen_.contains(keys[i]) || seen_before_.contains(keys[i]))) ++parted;
+    if (seen_.size() >= kMostSeen) seen_before_ = std::exchange(seen_, {});
+    seen_.insert(keys[i]);
+  }
+  return parted * Engine::kCutPositions;
+}
+
+std::vector<Snapshots::Stop> Snapshots::StopsOf(size_t known, size_t parted, size_t length) const {
+  std::map<size_t, Use> uses;
+  for (size_t at = RoundUp(known, kSpareTokens); at < length; at += kSpareTokens) {
+    uses[at] = Use::kSpare;
+  }
+  uses[parted] = uses[length / Engine::kCutPositions * Engine::kCutPositions] = Use::kLikely;
+  std::vector<Stop> stops;
+  for (const auto& [at, use] : uses) {
+    if (at > known && at >= options_.from && at < length) stops.push_back({at, use});
+  }
+  return stops;
+}
+
 Snapshots::Found Snapshots::Find(std::span<const int32_t> prompt) {
   if (prompt.empty()) return {};
-  if (auto whole = Get(prompt); whole && !whole->outputs.empty()) {
-    return {prompt.size(), std::move(whole)};
+  const std::vector<uint64_t> keys = KeysOf(prompt);
+  const std::vector<std::string> names = NamesOf(prompt);
+  const size_t parted = Remember(std::span(keys).first(prompt.size() / Engine::kCutPositions));
+  const auto get = [&](size_t length, size_t i) {
+    return Get(prompt.first(length), keys[i], names.empty() ? nullptr : &names[i]);
+  };
+  if (auto whole = get(prompt.size(), keys.size() - 1); whole && !whole->outputs.empty()) {
+    return {prompt.size(), std::move(whole), {}};
   }
-  for (size_t length = (prompt.size() - 1) / Scheduler::kPiece * Scheduler::kPiece; length > 0;
-       length -= Scheduler::kPiece) {
-    if (auto part = Get(prompt.first(length))) return {length, std::move(part)};
+  for (size_t i = (prompt.size() - 1) / Engine::kCutPositions; i > 0; --i) {
+    const size_t length = i * Engine::kCutPositions;
+    if (auto part = get(length, i - 1)) {
+      return {length, std::move(part), StopsOf(length, parted, prompt.size())};
+    }
+  }
+  return {0, nullptr, StopsOf(0, parted, prompt.size())};
+}
+
+std::optional<Snapshots::Recent::iterator> Snapshots::InMemory(std::span<const int32_t> tokens,
+                                                               uint64_t key) {
+  const auto [begin, end] = index_.equal_range(key);
+  for (auto it = begin; it != end; ++it) {
+    if (std::equal(tokens.begin(), tokens.end(), it->second->tokens.begin(),
+                   it->second->tokens.end())) {
+      return it->second;
+    }
   }
   return {};
 }
 
-std::shared_ptr<const Snapshot> Snapshots::Get(std::span<const int32_t> tokens) {
-  const auto found = index_.find({tokens.begin(), tokens.end()});
-  if (found == index_.end()) return Load(tokens);
-  recent_.splice(recent_.begin(), recent_, found->second);
-  return recent_.front().snapshot;
+std::shared_ptr<const Snapshot> Snapshots::Get(std::span<const int32_t> tokens, uint64_t key,
+                                               const std::string* name) {
+  if (const auto found = InMemory(tokens, key)) {
+    const Recent::iterator entry = *found;
+    likely_.splice(likely_.begin(), entry->use == Use::kLikely ? likely_ : spare_, entry);
+    entry->use = Use::kLikely;  // prompts part here
+    return entry->snapshot;
+  }
+  return name != nullptr ? Load(tokens, key, *name) : nullptr;
 }
 
-void Snapshots::Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snapshot> snapshot) {
-  std::vector<int32_t> tokens(prefix.begin(), prefix.end());
-  const auto found = index_.find(tokens);
+void Snapshots::Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snapshot> snapshot,
+                     Use use) {
+  const uint64_t key = KeysOf(prefix).back();
   // An existing snapshot stays, unless it lacks outputs that the new one has.
-  if (found != index_.end() &&
-      (snapshot->outputs.empty() || !found->second->snapshot->outputs.empty())) {
+  if (const auto found = InMemory(prefix, key);
+      found && (snapshot->outputs.empty() || !(*found)->snapshot->outputs.empty())) {
     return;
   }
   if (!options_.folder.empty() && prefix.size() >= options_.folder_from) {
-    std::string name = NameOf(prefix);
+    std::string name = NamesOf(prefix).back();
     const std::lock_guard lock(mutex_);
     if (to_write_.size() < kMostWaiting) to_write_.emplace_back(std::move(name), snapshot);
     wake_.notify_all();
   }
-  Insert(std::move(tokens), std::move(snapshot));
+  Insert(prefix, key, std::move(snapshot), use);
 }
 
-void Snapshots::Insert(std::vector<int32_t> tokens, std::shared_ptr<const Snapshot> snapshot) {
-  const auto drop = [&](Recent::iterator entry) {
-    bytes_ -= entry->bytes;
-    index_.erase(entry->tokens);
-    recent_.erase(entry);
-  };
+void Snapshots::Insert(std::span<const int32_t> tokens, uint64_t key,
+                       std::shared_ptr<const Snapshot> snapshot, Use use) {
   const size_t bytes = BytesOf(tokens, *snapshot);
   if (static_cast<double>(bytes) > options_.bytes) return;
-  if (const auto found = index_.find(tokens); found != index_.end()) drop(found->second);
-  while (static_cast<double>(bytes_ + bytes) > options_.bytes) drop(std::prev(recent_.end()));
-  recent_.push_front({tokens, std::move(snapshot), bytes});
-  index_.emplace(std::move(tokens), recent_.begin());
+  if (const auto found = InMemory(tokens, key)) Drop(*found);
+  while (static_cast<double>(bytes_ + bytes) > options_.bytes) {
+    Drop(std::prev(spare_.empty() ? likely_.end() : spare_.end()));
+    ++evictions_;
+  }
+  Recent& recent = use == Use::kLikely ? likely_ : spare_;
+  recent.push_front({{tokens.begin(), tokens.end()}, std::move(snapshot), bytes, use, key});
+  index_.emplace(key, recent.begin());
   bytes_ += bytes;
-  count_ = recent_.size();
+  count_ = index_.size();
+}
+
+void Snapshots::Drop(Recent::iterator entry) {
+  bytes_ -= entry->bytes;
+  const auto [begin, end] = index_.equal_range(entry->key);
+  index_.erase(std::find_if(begin, end, [&](const auto& pair) { return pair.second == entry; }));
+  (entry->use == Use::kLikely ? likely_ : spare_).erase(entry);
+  count_ = index_.size();
 }
 
 // A snapshot has the file NAME.state and, if it has outputs, NAME.outputs (the floats, then their
 // hash). Write() writes NAME.outputs first, so that NAME.state exists only for complete snapshots.
 
-std::string Snapshots::NameOf(std::span<const int32_t> tokens) const {
-  const uint64_t model = model_->fingerprint();
+std::vector<std::string> Snapshots::NamesOf(std::span<const int32_t> tokens) const {
+  if (options_.folder.empty()) return {};
+  // Where the engine cuts is part of the name, because the bits of a state depend on it.
+  const uint64_t origin[] = {model_->fingerprint(), Engine::kCutPositions};
   Sha256 hash;
-  hash.Update(std::as_bytes(std::span(&model, 1)));
-  hash.Update(std::as_bytes(tokens));
-  return hash.Hex();
+  hash.Update(std::as_bytes(std::span(origin)));
+  std::vector<std::string> names;
+  for (size_t at = 0; at < tokens.size(); at += Engine::kCutPositions) {
+    hash.Update(
+        std::as_bytes(tokens.subspan(at, std::min(Engine::kCutPositions, tokens.size() - at))));
+    names.push_back(hash.Hex());
+  }
+  return names;
 }
 
 // Upper bound of the size of the state's file after a prompt of this many tokens. A cache grows by
@@ -189,9 +264,9 @@ size_t Snapshots::MostStateBytes(size_t tokens) const {
   return StateBytes(model_->spec(), model_->precision()) * (2 + 2 * tokens / length) + kHeader;
 }
 
-std::shared_ptr<const Snapshot> Snapshots::Load(std::span<const int32_t> tokens) {
-  if (options_.folder.empty() || tokens.size() < options_.folder_from) return nullptr;
-  const std::string name = NameOf(tokens);
+std::shared_ptr<const Snapshot> Snapshots::Load(std::span<const int32_t> tokens, uint64_t key,
+                                                const std::string& name) {
+  if (tokens.size() < options_.folder_from) return nullptr;
   {
     const std::lock_guard lock(mutex_);
     if (!files_.contains(name)) return nullptr;
@@ -220,7 +295,7 @@ std::shared_ptr<const Snapshot> Snapshots::Load(std::span<const int32_t> tokens)
     }
     fs::last_write_time(base.string() + kState, fs::file_time_type::clock::now(), error);
     auto shared = std::make_shared<const Snapshot>(std::move(snapshot));
-    Insert({tokens.begin(), tokens.end()}, shared);
+    Insert(tokens, key, shared, Use::kLikely);
     return shared;
   } catch (const Error&) {  // a damaged or deleted file: the model reads the prompt again
     const std::lock_guard lock(mutex_);

@@ -4,15 +4,21 @@
 //
 //   Snapshots snapshots(model, {.bytes = 64e6, .folder = "snapshots"});
 //   Snapshots::Found found = snapshots.Find(prompt);
-//   ... the model reads prompt[found.length ..], starting from found.snapshot->state ...
-//   snapshots.Keep(std::span(prompt).first(128), std::make_shared<Snapshot>(std::move(state)));
+//   ... the model reads prompt[found.length ..], starting from found.snapshot->state, and stops
+//   after found.stops[i].length tokens of the prompt:
+//   snapshots.Keep(std::span(prompt).first(stop.length), snapshot, stop.use);
 //
-// The memory is limited to options.bytes: the least recently used snapshots are dropped first. The
-// batcher, not this class, applies options.from. With a folder, snapshots survive the process: a
-// background thread writes each one atomically, and Find() loads those that are not in memory. Once
-// the files exceed options.folder_bytes, those written or loaded longest ago are deleted; a
-// snapshot found in memory does not count as loaded. The constructor removes temporary files that
-// killed processes left. Not thread-safe, except for count() and bytes().
+// Prefixes of any length that is a multiple of Engine::kCutPositions can have a snapshot. They get
+// one where the next prompt is likely to leave this one: at the place where two prompts parted
+// before, at the prompt's end, and every few hundred tokens in between.
+//
+// The memory is limited to options.bytes: the least recently used snapshots are dropped first,
+// those without a likely use before the others. The batcher, not this class, applies options.from
+// to whole prompts. With a folder, snapshots survive the process: a background thread writes each
+// one atomically, and Find() loads those that are not in memory. Once the files exceed
+// options.folder_bytes, those written or loaded longest ago are deleted; a snapshot found in memory
+// does not count as loaded. The constructor removes temporary files that killed processes left. Not
+// thread-safe, except for count(), bytes() and evictions().
 #ifndef LINNET_SERVER_SNAPSHOTS_H_
 #define LINNET_SERVER_SNAPSHOTS_H_
 
@@ -24,10 +30,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -57,16 +65,27 @@ class Snapshots {
   Snapshots(std::shared_ptr<const Model> model, const SnapshotOptions& options);
   ~Snapshots();  // writes all pending snapshots
 
+  // kLikely: where prompts part or end. kSpare: somewhere between, in case a prompt parts there.
+  enum class Use : uint8_t { kLikely, kSpare };
+  struct Stop {
+    size_t length;
+    Use use;
+  };
   struct Found {
     size_t length = 0;  // number of tokens that the snapshot has read; 0: no snapshot
     std::shared_ptr<const Snapshot> snapshot;
+    // Longer prefixes that should get a snapshot, in ascending order: multiples of
+    // Engine::kCutPositions, shorter than the prompt, and not below options.from.
+    std::vector<Stop> stops;
   };
-  // Returns the snapshot of the whole prompt if it exists and has outputs, else the snapshot of the
-  // longest proper prefix that has one and whose length is a multiple of Scheduler::kPiece.
+  // Returns the snapshot of the whole prompt if it exists and has outputs, else that of the longest
+  // proper prefix that has one and whose length is a multiple of Engine::kCutPositions. Remembers
+  // the prompt, so that later prompts stop where they part from it.
   Found Find(std::span<const int32_t> prompt);
 
   // Adds the snapshot of `prefix`. An existing one stays unless it lacks outputs that this one has.
-  void Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snapshot> snapshot);
+  void Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snapshot> snapshot,
+            Use use = Use::kLikely);
 
   // Waits until all pending snapshots are written to the folder.
   void Flush();
@@ -74,32 +93,48 @@ class Snapshots {
   // Thread-safe.
   size_t count() const { return count_; }
   size_t bytes() const { return bytes_; }
+  uint64_t evictions() const { return evictions_; }  // snapshots dropped to make room
 
  private:
-  struct HashOf {
-    size_t operator()(const std::vector<int32_t>& tokens) const;
-  };
   struct Entry {
     std::vector<int32_t> tokens;
     std::shared_ptr<const Snapshot> snapshot;
     size_t bytes;
+    Use use;
+    uint64_t key;  // KeysOf()
   };
   using Recent = std::list<Entry>;  // most recently used first
 
-  std::shared_ptr<const Snapshot> Get(std::span<const int32_t> tokens);
-  void Insert(std::vector<int32_t> tokens, std::shared_ptr<const Snapshot> snapshot);
-  std::string NameOf(std::span<const int32_t> tokens) const;
+  // A hash of each prefix whose length is a multiple of Engine::kCutPositions, then one of the
+  // whole prompt.
+  static std::vector<uint64_t> KeysOf(std::span<const int32_t> tokens);
+  // The names of the same prefixes' files; empty without a folder.
+  std::vector<std::string> NamesOf(std::span<const int32_t> tokens) const;
+
+  // Returns the length of the longest of these prefixes that an earlier prompt has, too.
+  size_t Remember(std::span<const uint64_t> keys);
+  std::vector<Stop> StopsOf(size_t known, size_t parted, size_t length) const;
+  std::shared_ptr<const Snapshot> Get(std::span<const int32_t> tokens, uint64_t key,
+                                      const std::string* name);
+  std::optional<Recent::iterator> InMemory(std::span<const int32_t> tokens, uint64_t key);
+  void Insert(std::span<const int32_t> tokens, uint64_t key,
+              std::shared_ptr<const Snapshot> snapshot, Use use);
+  void Drop(Recent::iterator entry);
   size_t MostStateBytes(size_t tokens) const;
-  std::shared_ptr<const Snapshot> Load(std::span<const int32_t> tokens);
+  std::shared_ptr<const Snapshot> Load(std::span<const int32_t> tokens, uint64_t key,
+                                       const std::string& name);
   void WriteLoop();
   void Write(const std::string& name, const Snapshot& snapshot);
   void Trim();
 
   std::shared_ptr<const Model> model_;
   SnapshotOptions options_;
-  Recent recent_;
-  std::unordered_map<std::vector<int32_t>, Recent::iterator, HashOf> index_;
+  Recent likely_, spare_;
+  std::unordered_multimap<uint64_t, Recent::iterator> index_;
   std::atomic<size_t> count_{0}, bytes_{0};
+  std::atomic<uint64_t> evictions_{0};
+  // Keys of earlier prompts' prefixes. When `seen_` is full, it becomes `seen_before_`.
+  std::unordered_set<uint64_t> seen_, seen_before_;
 
   // The files in the folder and the pending writes, guarded by mutex_.
   std::mutex mutex_;
