@@ -15,6 +15,7 @@ namespace {
 class NoWorker : public server::Worker {
  public:
   const Model& model() const override { return *TextModel(); }
+  std::shared_ptr<const Model> shared_model() const override { return TextModel(); }
   size_t most_sequences() const override { return 64; }
   std::optional<uint64_t> Submit(std::vector<server::Work>) override { return std::nullopt; }
   void Cancel(uint64_t) override {}

@@ -40,7 +40,8 @@ struct Request {
   // Returns the next token, or none to end the request. Called first with the head's outputs at
   // the prompt's last token, then with the outputs at each token that it has returned.
   std::function<std::optional<int32_t>(std::span<const float> outputs)> next;
-  // Called once, as the last callback; may be null. Not called if next() or passed() throws, if
+  // Called once, as the last callback; may be null. Not called if next(), passed() or left()
+  // throws, if
   // next() returns a token outside the vocabulary, or if the scheduler is destroyed before the
   // request ends.
   std::function<void(Finished)> finished;
@@ -57,6 +58,9 @@ struct Request {
   // prompt whose length is not a multiple of Engine::kCutPositions is an exception: it continues
   // the prompt only up to rounding.)
   std::function<void(State state, std::span<const float> outputs)> passed = {};
+  // Called when next() has ended the request, before `finished`, with the state and the outputs
+  // after the last token that next() returned, or at the prompt's end. May be null.
+  std::function<void(State state, std::span<const float> outputs)> left = {};
   // Positions inside the prompt, ascending, at which passed() is called: numbers of tokens, those
   // of `from` included. Multiples of Engine::kCutPositions.
   std::vector<size_t> stops = {};
@@ -102,8 +106,8 @@ class LINNET_API Scheduler {
   bool Cancel(uint64_t id);
 
   // Runs one round: admits waiting requests, reads pieces of prompts, and steps each running
-  // sequence by one token. Returns whether any request is left. If next() or passed() throws, the
-  // request ends without a call of `finished`. At its end, Run() rethrows the first exception of
+  // sequence by one token. Returns whether any request is left. If next(), passed() or left()
+  // throws, the request ends without a call of `finished`. At its end, Run() rethrows the first exception of
   // the round's callbacks.
   bool Run();
 

@@ -31,7 +31,7 @@ struct Options {
   std::vector<std::string> models;
   server::ServerOptions server;
   server::BatcherOptions batcher = {.threads = 0, .sequences = 0};
-  double memory_mb = 512, snapshots_mb = 64, folder_mb = 1000, grace = 30;
+  double memory_mb = 512, snapshots_mb = 64, folder_mb = 1000, states_mb = 1000, grace = 30;
   std::string key_file;  // holds the API key; "": none
   std::optional<Precision> precision;
   bool quiet = false;
@@ -204,6 +204,7 @@ void Run(const Options& options) {
   const std::string list = Describe(models);
   server::ServerOptions how = options.server;
   how.api_key = KeyOf(options);
+  how.states.bytes = options.states_mb * 1e6;
   if (!options.quiet) {
     how.log = [](const std::string& line) { std::cerr << line + "\n"; };
   }
@@ -215,6 +216,24 @@ void Run(const Options& options) {
   std::cout << "serving " << list << "\n"
             << "at http://" << host << ":" << port << "/" << key << "; Ctrl-C ends it" << std::endl;
   RunUntilSignal(server, signals, options.grace);
+}
+
+// The options of snapshots and of kept states.
+void AddStateOptions(CLI::App* verb, Options& options) {
+  AddOption(verb, "--snapshots", options.snapshots_mb, "MB",
+            "Memory for snapshots, per model; 0: keeps none in memory", Between(0, 1e7));
+  verb->add_option("--snapshot-folder", options.batcher.snapshots.folder,
+                   "Folder that keeps snapshots of 128 tokens or more across restarts")
+      ->type_name("DIR");
+  AddOption(verb, "--snapshot-folder-size", options.folder_mb, "MB",
+            "Maximum size of --snapshot-folder", Between(0, 1e9));
+  verb->add_option("--state-folder", options.server.states.folder,
+                   "Folder for states that clients keep ('return_state', POST /v1/states); without "
+                   "it, they can keep none")
+      ->type_name("DIR");
+  AddOption(verb, "--state-folder-size", options.states_mb, "MB",
+            "Maximum size of --state-folder; states that do not fit get status 507",
+            Between(0, 1e9));
 }
 
 }  // namespace
@@ -280,13 +299,7 @@ SIGTERM stops the server after the running requests. If LINNET_API_KEY is set in
   AddOption(verb, "--queue", options->batcher.queue, "N",
             "Maximum number of waiting sequences per model; further requests get status 429",
             Between(0, 1e6));
-  AddOption(verb, "--snapshots", options->snapshots_mb, "MB",
-            "Memory for snapshots, per model; 0: keeps none in memory", Between(0, 1e7));
-  verb->add_option("--snapshot-folder", options->batcher.snapshots.folder,
-                   "Folder that keeps snapshots of 128 tokens or more across restarts")
-      ->type_name("DIR");
-  AddOption(verb, "--snapshot-folder-size", options->folder_mb, "MB",
-            "Maximum size of --snapshot-folder", Between(0, 1e9));
+  AddStateOptions(verb, *options);
   AddOption(verb, "--max-candidates", server.limits.candidates, "N",
             "Largest 'candidates' (couplets) or 'n' (texts) that a request may have",
             Between(1, 1024));

@@ -119,7 +119,15 @@ class LINNET_HIDDEN Engine::Impl {
     }
   };
 
+  // The blocks of a call: positions of the first block and of the others, and sequences per block.
+  struct Blocks {
+    size_t first = 0, length = 0, most = 0;
+  };
+
   Division Divide(size_t batch, size_t length);
+  // Cuts a call into blocks of nearly equal length. If there are several, they end at multiples of
+  // kCutPositions. most = 0: these differ between the sequences.
+  static Blocks Cut(const StateData& state, const size_t* chosen, size_t batch, size_t length);
   // Calls walk(0), .., walk(threads - 1), each on a thread of its own. If the division has a Crowd,
   // records the call's duration there, for Divide() to choose between one thread and all threads.
   void RunOn(const Division& division, FunctionRef<void(int)> walk);
@@ -437,38 +445,25 @@ void Engine::Impl::ReadRows(StateData& state, const size_t* chosen, size_t batch
   const size_t* positions = Positions(state);
   const size_t* memory_lengths =
       model.layout->source > 0 ? scratch_.memory_lengths.data() : nullptr;
-  // Positions per block, nearly equal. Several blocks end at multiples of kCutPositions.
-  const size_t chunks = (length + kBlockRows - 1) / kBlockRows;
-  size_t chunk = (length + chunks - 1) / chunks, first_chunk = chunk;
-  if (chunks > 1) {
-    const auto phase = [&](size_t i) {
-      return state.positions[chosen ? chosen[i] : i] % kCutPositions;
-    };
-    for (size_t i = 1; i < batch; ++i) {
-      if (phase(i) != phase(0)) {
-        return ReadApart(state, chosen, batch, source, length, outputs, reading);
-      }
-    }
-    chunk = RoundUp(chunk, kCutPositions), first_chunk = chunk - phase(0);
-  }
+  const Blocks blocks = Cut(state, chosen, batch, length);
+  if (blocks.most == 0) return ReadApart(state, chosen, batch, source, length, outputs, reading);
   const Division division = Divide(batch, length);
   const size_t threads = division.threads;
   const bool alone = division.alone;
-  const size_t most = std::min(batch, kBlockRows / chunk);  // sequences per block
-  scratch_.Prepare(
-      model,
-      {.rows = most * chunk, .keys = std::max({state.capacity, kBlockRows, model.layout->source})},
-      alone);
+  scratch_.Prepare(model,
+                   {.rows = blocks.most * blocks.length,
+                    .keys = std::max({state.capacity, kBlockRows, model.layout->source})},
+                   alone);
   const auto walk = [&](int worker) {
     const size_t w = static_cast<size_t>(worker);
     const Team team = alone ? Team{} : Team{&pool_, w, threads};
     const size_t begin = alone ? batch * w / threads : 0;
     const size_t end = alone ? batch * (w + 1) / threads : batch;
-    const size_t blocks = (end - begin + most - 1) / most;
-    for (size_t b = 0; b < blocks; ++b) {
-      const size_t first = begin + (end - begin) * b / blocks;
-      const size_t last = begin + (end - begin) * (b + 1) / blocks;
-      for (size_t t = 0, count = first_chunk; t < length; t += count, count = chunk) {
+    const size_t groups = (end - begin + blocks.most - 1) / blocks.most;
+    for (size_t g = 0; g < groups; ++g) {
+      const size_t first = begin + (end - begin) * g / groups;
+      const size_t last = begin + (end - begin) * (g + 1) / groups;
+      for (size_t t = 0, count = blocks.first; t < length; t += count, count = blocks.length) {
         count = std::min(count, length - t);
         const Source here = source.From(first * length + t);
         Block block{.sequences = last - first,
@@ -505,6 +500,21 @@ void Engine::Impl::ReadRows(StateData& state, const size_t* chosen, size_t batch
   for (size_t i = 0; i < batch; ++i) {
     Passed(state, chosen ? chosen[i] : i, source.From(i * length), length, reading);
   }
+}
+
+Engine::Impl::Blocks Engine::Impl::Cut(const StateData& state, const size_t* chosen, size_t batch,
+                                       size_t length) {
+  const size_t count = (length + kBlockRows - 1) / kBlockRows;
+  const size_t equal = (length + count - 1) / count;
+  if (count == 1) return {equal, equal, std::min(batch, kBlockRows / equal)};
+  const auto phase = [&](size_t i) {
+    return state.positions[chosen ? chosen[i] : i] % kCutPositions;
+  };
+  for (size_t i = 1; i < batch; ++i) {
+    if (phase(i) != phase(0)) return {};
+  }
+  const size_t rounded = RoundUp(equal, kCutPositions);
+  return {rounded - phase(0), rounded, std::min(batch, kBlockRows / rounded)};
 }
 
 // ReadRows() for each sequence on its own.

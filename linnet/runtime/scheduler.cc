@@ -48,8 +48,9 @@ struct LINNET_HIDDEN Scheduler::Impl {
   // Counts a piece as read. Calls passed() if the piece ends at a stop.
   void Read(size_t slot, size_t piece);
   void Generate();
-  // Calls the request's passed().
-  void Pass(size_t slot, std::span<const float> outputs);
+  // Calls one of the request's callbacks that take a state.
+  using TakesState = std::function<void(State, std::span<const float>)>;
+  void Pass(size_t slot, const TakesState& to, std::span<const float> outputs);
   // Result of next(), or its exception.
   struct Drawn {
     std::optional<int32_t> token;
@@ -60,10 +61,10 @@ struct LINNET_HIDDEN Scheduler::Impl {
   // outputs [slots, width]. If `passes`, calls passed() in between, because the copy of the state
   // should not delay the token.
   void Deliver(std::span<const size_t> slots, std::span<const float> outputs, bool passes = false);
-  // Continues the request with the drawn token, or ends it. Calls passed() before, if there are
-  // outputs of the prompt.
+  // Continues the request with the token drawn from the outputs, or ends it. If `passes`, calls
+  // passed() before.
   void Take(size_t slot, const std::shared_ptr<Entry>& entry, const Drawn& drawn,
-            std::span<const float> outputs);
+            std::span<const float> outputs, bool passes);
   // Ends a running request. Reports `why`, if there is one.
   void End(size_t slot, std::optional<Finished> why);
   // Calls `finished`; Run() rethrows its exception at the end of the round.
@@ -245,15 +246,15 @@ void Scheduler::Impl::Read(size_t slot, size_t piece) {
   const std::vector<size_t>& stops = entry.request.stops;
   if (entry.stop < stops.size() && stops[entry.stop] == state_.position(slot)) {
     ++entry.stop;
-    Pass(slot, {});
+    Pass(slot, entry.request.passed, {});
   }
 }
 
-void Scheduler::Impl::Pass(size_t slot, std::span<const float> outputs) {
+void Scheduler::Impl::Pass(size_t slot, const TakesState& to, std::span<const float> outputs) {
   const std::shared_ptr<Entry> entry = slots_[slot];
-  if (!entry->request.passed) return;
+  if (!to) return;
   try {
-    entry->request.passed(state_.Select(std::span(&slot, 1)), outputs);
+    to(state_.Select(std::span(&slot, 1)), outputs);
   } catch (...) {
     if (!error_) error_ = std::current_exception();
     if (slots_[slot] == entry) End(slot, {});
@@ -300,7 +301,7 @@ void Scheduler::Impl::Deliver(std::span<const size_t> slots, std::span<const flo
       // A callback may have canceled the request. Its slot is then null, since only Admit() refills
       // slots.
       const auto own = outputs.subspan(i * width, width);
-      if (entry) Take(slots[i], entry, Draw(*entry, own), passes ? own : own.first(0));
+      if (entry) Take(slots[i], entry, Draw(*entry, own), own, passes);
     }
     return;
   }
@@ -313,21 +314,24 @@ void Scheduler::Impl::Deliver(std::span<const size_t> slots, std::span<const flo
   });
   for (size_t i = 0; i < slots.size(); ++i) {
     const std::shared_ptr<Entry> entry = slots_[slots[i]];
-    const auto own = outputs.subspan(i * width, passes ? width : 0);
-    if (entry) Take(slots[i], entry, drawn_[i], own);
+    if (entry) Take(slots[i], entry, drawn_[i], outputs.subspan(i * width, width), passes);
   }
 }
 
 void Scheduler::Impl::Take(size_t slot, const std::shared_ptr<Entry>& entry, const Drawn& drawn,
-                           std::span<const float> outputs) {
-  if (!outputs.empty() && slots_[slot] == entry) Pass(slot, outputs);
+                           std::span<const float> outputs, bool passes) {
+  if (passes && slots_[slot] == entry) Pass(slot, entry->request.passed, outputs);
   if (drawn.error) {
     if (!error_) error_ = drawn.error;
     if (slots_[slot] == entry) End(slot, {});
     return;
   }
   if (slots_[slot] != entry) return;  // its own callback canceled it
-  if (!drawn.token) return End(slot, Finished::kEnded);
+  if (!drawn.token) {
+    Pass(slot, entry->request.left, outputs);
+    if (slots_[slot] == entry) End(slot, Finished::kEnded);
+    return;
+  }
   if (state_.position(slot) >= most_positions_) {
     return End(slot, Finished::kFull);
   }

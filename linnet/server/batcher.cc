@@ -24,7 +24,8 @@ struct Batcher::Job {
 };
 
 Batcher::Batcher(std::shared_ptr<const Model> model, const BatcherOptions& options)
-    : engine_(model, {.threads = options.threads}),
+    : model_(model),
+      engine_(model, {.threads = options.threads}),
       options_(options),
       snapshots_(model, options.snapshots),
       scheduler_(engine_, {.sequences = options.sequences,
@@ -46,9 +47,13 @@ std::optional<uint64_t> Batcher::Submit(std::vector<Work> prompts) {
   for (const Work& work : prompts) {
     if (work.sequences == 0) throw InputError("a prompt without a sequence");
     sequences += work.sequences;
-    if (work.prompt.empty() || work.prompt.size() > Scheduler::MostPositions(model())) {
-      throw InputError("a prompt of ", work.prompt.size(), " tokens; the model has ",
-                       Scheduler::MostPositions(model()), " positions");
+    const size_t most = Scheduler::MostPositions(model());
+    const size_t read = work.from ? work.from->state.position() : 0;
+    const bool continues = work.from && !work.from->outputs.empty();
+    if ((work.prompt.empty() && !continues) || read > most || work.prompt.size() > most - read) {
+      throw InputError("a prompt of ", work.prompt.size(), " tokens",
+                       read > 0 ? StrCat(" after a state of ", read) : "", "; the model has ", most,
+                       " positions");
     }
   }
   if (sequences == 0 || sequences > most_sequences()) {
@@ -139,6 +144,12 @@ void Batcher::Loop() {
 // state after the prompt.
 void Batcher::Begin(const std::shared_ptr<Job>& job) {
   const std::vector<int32_t>& prompt = job->work.prompt;
+  if (job->work.from) {
+    read_ += prompt.size();
+    Start(job, 0, job->work.from, prompt);
+    if (prompt.empty()) StartRest(job, job->work.from);
+    return;
+  }
   Snapshots::Found found = snapshots_.Find(prompt);
   found.length > 0 ? ++hits_ : ++misses_;
   job->known = found.length;
@@ -190,25 +201,20 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence,
       request.outputs = std::shared_ptr<const std::vector<float>>(from, &from->outputs);
     }
   }
-  const bool keeps = job->work.prompt.size() >= options_.snapshots.from;
+  if (job->work.left) {
+    request.left = [job, sequence](State state, std::span<const float> outputs) {
+      const Job::Sequence& one = job->sequences[sequence];
+      if (!one.failed)
+        job->work.left(sequence, Snapshot(std::move(state), {outputs.begin(), outputs.end()}));
+    };
+  }
+  // The snapshots of a prompt that continues another sequence would need that sequence's tokens.
+  const bool keeps = !job->work.from && job->work.prompt.size() >= options_.snapshots.from;
   if (!request.prompt.empty() && (keeps || job->sequences.size() > 1)) {
     for (size_t i = 0; keeps && i < job->stops.size(); ++i) {
       request.stops.push_back(job->stops[i].length);
     }
-    // Called at each stop in turn, and at the prompt's end with `logits`.
-    request.passed = [this, job, keeps, stop = size_t{0}](State state,
-                                                          std::span<const float> logits) mutable {
-      try {
-        const auto prefix = std::span(job->work.prompt).first(state.position());
-        const auto use = logits.empty() ? job->stops[stop++].use : Snapshots::Use::kLikely;
-        const auto snapshot = std::make_shared<const Snapshot>(
-            std::move(state), std::vector<float>(logits.begin(), logits.end()));
-        if (!logits.empty()) StartRest(job, snapshot);
-        if (keeps) snapshots_.Keep(prefix, snapshot, use);
-      } catch (const std::exception& error) {  // out of memory
-        Fail(job, error.what());
-      }
-    };
+    request.passed = KeepAndStart(job, keeps);
   }
   try {
     job->sequences[sequence].scheduled = scheduler_.Submit(std::move(request));
@@ -219,6 +225,22 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence,
   } catch (const std::exception& error) {
     Fail(job, error.what());
   }
+}
+
+std::function<void(State, std::span<const float>)> Batcher::KeepAndStart(
+    const std::shared_ptr<Job>& job, bool keeps) {
+  return [this, job, keeps, stop = size_t{0}](State state, std::span<const float> logits) mutable {
+    try {
+      const auto prefix = std::span(job->work.prompt).first(keeps ? state.position() : 0);
+      const auto use = logits.empty() ? job->stops[stop++].use : Snapshots::Use::kLikely;
+      const auto snapshot = std::make_shared<const Snapshot>(
+          std::move(state), std::vector<float>(logits.begin(), logits.end()));
+      if (!logits.empty()) StartRest(job, snapshot);
+      if (keeps) snapshots_.Keep(prefix, snapshot, use);
+    } catch (const std::exception& error) {  // out of memory
+      Fail(job, error.what());
+    }
+  };
 }
 
 void Batcher::Fail(const std::shared_ptr<Job>& job, const std::string& why) {

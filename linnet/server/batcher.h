@@ -44,6 +44,7 @@ class Batcher : public Worker {
   ~Batcher() override;  // cancels all remaining requests
 
   const Model& model() const override { return engine_.model(); }
+  std::shared_ptr<const Model> shared_model() const override { return model_; }
   size_t most_sequences() const override { return options_.sequences + options_.queue; }
   using Worker::Submit;
   std::optional<uint64_t> Submit(std::vector<Work> prompts) override;
@@ -75,6 +76,10 @@ class Batcher : public Worker {
   // tokens of the prompt after the snapshot.
   void Start(const std::shared_ptr<Job>& job, size_t sequence,
              const std::shared_ptr<const Snapshot>& from, std::vector<int32_t> rest = {});
+  // Request::passed, called at each stop of the prompt in turn, and at its end with the outputs. If
+  // `keeps`, keeps snapshots. At the end, calls StartRest().
+  std::function<void(State, std::span<const float>)> KeepAndStart(const std::shared_ptr<Job>& job,
+                                                                  bool keeps);
   // Starts the job's other sequences from the state after the prompt.
   void StartRest(const std::shared_ptr<Job>& job, const std::shared_ptr<const Snapshot>& from);
   void End(const std::shared_ptr<Job>& job, size_t sequence, Ended how, const std::string& why);
@@ -82,6 +87,7 @@ class Batcher : public Worker {
   // Cancel(), on the stepping thread.
   void CancelNow(uint64_t request);
 
+  const std::shared_ptr<const Model> model_;
   Engine engine_;
   BatcherOptions options_;
   Snapshots snapshots_;

@@ -36,7 +36,7 @@ using std::chrono::milliseconds;
 
 constexpr int kDepth = 16;  // maximum nesting of a request's JSON
 constexpr char kJson[] = "application/json; charset=utf-8";
-constexpr char kModels[] = "/v1/models";
+constexpr char kModels[] = "/v1/models", kStates[] = "/v1/states";
 
 HttpResponse ErrorResponse(int status, const std::string& message) {
   const char* type = status == 401                    ? "authentication_error"
@@ -88,15 +88,19 @@ std::optional<Task> TaskAt(const std::string& path) {
   return {};
 }
 
-// The endpoints of all tasks with a model in `models`, by path.
+// The endpoints of all tasks with a model in `models`, by path. keeper: null if no states are kept.
 std::map<std::string, std::unique_ptr<Endpoint>> Endpoints(const std::vector<Served>& models,
+                                                           StateKeeper* keeper,
                                                            const EndpointLimits& limits) {
   std::map<std::string, std::unique_ptr<Endpoint>> endpoints;
   for (const Task& task : Tasks()) {
     std::vector<ServedModel> served;
     for (const Served& model : models) {
       if (!IsOf(model.batcher->model().spec(), task)) continue;
-      served.push_back({model.name, model.batcher.get()});
+      served.push_back({model.name, model.batcher.get(), keeper});
+    }
+    if (task.states && keeper != nullptr && !served.empty()) {
+      endpoints.emplace(kStates, task.states(served));
     }
     if (task.endpoint && !served.empty()) {
       endpoints.emplace(task.path, task.endpoint(std::move(served), limits));
@@ -131,24 +135,43 @@ std::string Milliseconds(double seconds) {
 
 // Called on the transport's threads and on the batchers' threads.
 struct Server::Impl : HttpHandler {
-  // The handler of a path. Exactly one is set: `get` answers GET and HEAD, `endpoint` answers POST.
+  // The handlers of a path: `get` answers GET and HEAD, `endpoint` POST, and `remove` DELETE.
+  using Answers = std::function<HttpResponse(const HttpRequest&)>;
   struct Route {
-    std::function<HttpResponse(const HttpRequest&)> get = {};
+    Answers get = {}, remove = {};
     Endpoint* endpoint = nullptr;
     bool needs_key = true;
+
+    // The methods that the path accepts: "GET, HEAD, POST".
+    std::string Methods() const {
+      std::string methods = get ? "GET, HEAD" : "";
+      for (const auto& [has, name] :
+           {std::pair(endpoint != nullptr, "POST"), std::pair(remove != nullptr, "DELETE")}) {
+        if (has) methods += (methods.empty() ? "" : ", ") + std::string(name);
+      }
+      return methods;
+    }
+    bool Accepts(std::string_view method) const {
+      return method == "POST"     ? endpoint != nullptr
+             : method == "DELETE" ? remove != nullptr
+                                  : get && (method == "GET" || method == "HEAD");
+    }
   };
 
   Impl(std::vector<Served> served, ServerOptions how)
       : models(std::move(served)),
         options(std::move(how)),
-        endpoints(Endpoints(models, options.limits)),
+        states(options.states.folder.empty() ? nullptr
+                                             : std::make_unique<StateStore>(options.states)),
+        endpoints(Endpoints(models, states.get(), options.limits)),
         http(*this, options.http) {
     AddRoutes();
   }
-  // Destroys the batchers first: their destructors end the remaining requests, which use the
-  // endpoints and the transport.
+  // Destroys the batchers first: their destructors end the remaining requests, which use the states,
+  // the endpoints and the transport. Then the states: the last ones end requests, too.
   ~Impl() override {
     for (Served& model : models) model.batcher.reset();
+    states.reset();
   }
 
   std::optional<HttpResponse> Check(const HttpRequest& request) override;
@@ -160,7 +183,10 @@ struct Server::Impl : HttpHandler {
   void Tick() override;
 
   void AddRoutes();
+  void AddStates();
   void AddPages();
+  // Null if nothing is at this path.
+  const Route* Find(const std::string& path) const;
   HttpResponse NotFound(const std::string& path) const;
   bool HasKey(const HttpRequest& request) const;
   void Compute(Endpoint& endpoint, const std::shared_ptr<Exchange>& exchange);
@@ -177,8 +203,10 @@ struct Server::Impl : HttpHandler {
 
   std::vector<Served> models;
   const ServerOptions options;
+  std::unique_ptr<StateStore> states;                          // null: none are kept
   std::map<std::string, std::unique_ptr<Endpoint>> endpoints;  // by path
   std::map<std::string, Route> routes;                         // by path
+  Route one_state;                                             // /v1/states/NAME
   Metrics metrics;
   const std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
   std::atomic<bool> draining{false};
@@ -238,7 +266,45 @@ void Server::Impl::AddRoutes() {
   routes[kModels] = {
       .get = [response = JsonResponse(list)](const HttpRequest&) { return response; }};
   for (const auto& [path, endpoint] : endpoints) routes[path] = {.endpoint = endpoint.get()};
+  if (states) AddStates();
   AddPages();
+}
+
+void Server::Impl::AddStates() {
+  const auto describe = [](const StateStore::Info& info) -> ordered_json {
+    return {{"id", info.name},
+            {"object", "state"},
+            {"model", info.model},
+            {"bytes", static_cast<int64_t>(info.bytes)},
+            {"created", info.created}};
+  };
+  const auto name_of = [](const HttpRequest& request) {
+    return request.path.substr(std::string_view(kStates).size() + 1);
+  };
+  const auto none = [](const std::string& name) {
+    return ErrorResponse(404,
+                         StrCat("no state ", Quote(name), "; GET /v1/states lists the states"));
+  };
+  routes[kStates].get = [this, describe](const HttpRequest&) {
+    ordered_json list = {{"object", "list"}, {"data", ordered_json::array()}};
+    for (const StateStore::Info& info : states->List()) list["data"].push_back(describe(info));
+    return JsonResponse(list);
+  };
+  one_state.get = [this, describe, name_of, none](const HttpRequest& request) {
+    const auto info = states->Get(name_of(request));
+    return info ? JsonResponse(describe(*info)) : none(name_of(request));
+  };
+  one_state.remove = [this, name_of, none](const HttpRequest& request) {
+    const std::string name = name_of(request);
+    if (!states->Remove(name)) return none(name);
+    return JsonResponse({{"id", name}, {"object", "state"}, {"deleted", true}});
+  };
+}
+
+const Server::Impl::Route* Server::Impl::Find(const std::string& path) const {
+  const auto found = routes.find(path);
+  if (found != routes.end()) return &found->second;
+  return states && path.starts_with(StrCat(kStates, "/")) ? &one_state : nullptr;
 }
 
 void Server::Impl::AddPages() {
@@ -280,27 +346,27 @@ HttpResponse Server::Impl::NotFound(const std::string& path) const {
 
 // Makes the checks that need only the header.
 std::optional<HttpResponse> Server::Impl::Check(const HttpRequest& request) {
-  const auto found = routes.find(request.path);
-  const bool known = found != routes.end();
-  const bool is_model = request.path.starts_with(kModels);
-  if (known) {
-    const bool post = found->second.endpoint != nullptr;
-    if (post ? request.method != "POST" : request.method != "GET" && request.method != "HEAD") {
-      HttpResponse response = ErrorResponse(
-          405, post ? "this path accepts only POST, with JSON" : "this path accepts only GET");
-      response.fields.emplace_back("Allow", post ? "POST" : "GET, HEAD");
-      return response;
-    }
+  const Route* const route = Find(request.path);
+  const bool is_private = request.path.starts_with(kModels) || request.path.starts_with(kStates);
+  if (route != nullptr && !route->Accepts(request.method)) {
+    const std::string methods = route->Methods();
+    HttpResponse response =
+        ErrorResponse(405, methods == "POST"        ? "this path accepts only POST, with JSON"
+                           : methods == "GET, HEAD" ? "this path accepts only GET"
+                                                    : "this path accepts only " + methods);
+    response.fields.emplace_back("Allow", methods);
+    return response;
   }
   // The answer to an unknown model's path may suggest a model's name, so it needs the key as well.
-  if ((known ? found->second.needs_key : is_model) && !HasKey(request)) {
+  if ((route != nullptr ? route->needs_key : is_private) && !HasKey(request)) {
     HttpResponse response = ErrorResponse(
         401, "this server requires an API key: send the header Authorization: Bearer KEY");
     response.fields.emplace_back("WWW-Authenticate", "Bearer");
     return response;
   }
-  if (!known) return NotFound(request.path);
-  if (!found->second.endpoint) return {};
+  if (route == nullptr) return NotFound(request.path);
+  if (draining && request.method == "DELETE") return ErrorResponse(503, "the server is stopping");
+  if (request.method != "POST") return {};
   // Keeps other sites' pages from using the server through a user's browser: they can send this
   // content type only after a preflight request (OPTIONS), which the server refuses.
   if (!IsJson(request.Field("Content-Type"))) {
@@ -322,10 +388,11 @@ bool Server::Impl::HasKey(const HttpRequest& request) const {
 }
 
 void Server::Impl::Handle(std::shared_ptr<Exchange> exchange) {
-  const Route& route = routes.at(exchange->request().path);  // exists: Check() has passed
+  const HttpRequest& request = exchange->request();
+  const Route& route = *Find(request.path);  // exists: Check() has passed
   try {
-    if (route.get) return exchange->Answer(route.get(exchange->request()));
-    Compute(*route.endpoint, exchange);
+    if (request.method == "POST") return Compute(*route.endpoint, exchange);
+    exchange->Answer(request.method == "DELETE" ? route.remove(request) : route.get(request));
   } catch (const Refusal& refusal) {
     exchange->Answer(ErrorResponse(refusal.status, refusal.message));
   } catch (const InputError& error) {

@@ -19,6 +19,7 @@
 
 #include "linnet/server/batcher.h"
 #include "linnet/server/http_server.h"
+#include "linnet/server/state_store.h"
 
 namespace linnet::server {
 
@@ -32,7 +33,8 @@ struct ServerOptions {
   HttpOptions http = {};
   std::string api_key = {};  // required by /v1 and /metrics; "": none
   EndpointLimits limits = {};
-  double seconds = 60;  // maximum time of a request, waiting in the queue included
+  StateStoreOptions states = {};  // with an empty folder, clients cannot keep states
+  double seconds = 60;            // maximum time of a request, waiting in the queue included
   // For tests: replaces the check whether a request takes longer than `seconds`; may be empty.
   std::function<bool(const Account& request)> expired = {};
   // Called with one log line per finished request, from any thread; may be empty.
@@ -41,6 +43,7 @@ struct ServerOptions {
 
 class Server {
  public:
+  // Throws InputError if the folder of states cannot be used.
   Server(std::vector<Served> models, ServerOptions options);
   ~Server();
 

@@ -1,14 +1,6 @@
 #include "linnet/server/snapshots.h"
 
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <charconv>
-#include <chrono>
-#include <csignal>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -20,13 +12,13 @@
 #include "linnet/io/file.h"
 #include "linnet/io/sha256.h"
 #include "linnet/model/spec.h"
+#include "linnet/server/snapshot_files.h"
 
 namespace linnet::server {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kState[] = ".state", kOutputs[] = ".outputs", kProbe[] = "probe";
 // Maximum number of pending writes. While so many are pending (on a slow disk), further snapshots
 // get no file.
 constexpr size_t kMostWaiting = 64;
@@ -46,48 +38,6 @@ bool IsName(const std::string& name) {
   return name.size() == 64 && name.find_first_not_of("0123456789abcdef") == name.npos;
 }
 
-// The bytes of a snapshot's two files.
-double FileBytes(const fs::path& base) {
-  double sum = 0;
-  for (const char* part : {kState, kOutputs}) {
-    struct stat info;
-    if (lstat((base.string() + part).c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
-      sum += static_cast<double>(info.st_size);
-    }
-  }
-  return sum;
-}
-
-const fs::file_time_type process_start = fs::file_time_type::clock::now();
-
-// Whether the file is a temporary file (AtomicFile) whose process has ended, so that nobody will
-// rename or remove it. The file's name ends with the id of the process. If a process with this id
-// runs but the file is older than an hour, another process has reused the id, because writing a
-// file takes far less than an hour.
-bool IsOrphan(const fs::directory_entry& file) {
-  const std::string name = file.path().filename();
-  constexpr std::string_view kTemporary = ".tmp.";
-  const size_t end = name.rfind(kTemporary);
-  if (end == name.npos) return false;
-  const fs::path target = name.substr(0, end);
-  const bool mine =
-      IsName(target.stem()) && (target.extension() == kState || target.extension() == kOutputs);
-  int process = 0;
-  const char* const last = name.data() + name.size();
-  const auto [stop, fault] = std::from_chars(name.data() + end + kTemporary.size(), last, process);
-  if ((!mine && target != kProbe) || fault != std::errc() || stop != last || process <= 0) {
-    return false;
-  }
-  std::error_code error;
-  const fs::file_time_type written = file.last_write_time(error);
-  if (error) return false;
-  // In a restarted container, ids begin at 1 again, so an earlier process may have had this
-  // process's id.
-  if (process == getpid()) return written < process_start;
-  return (kill(process, 0) != 0 && errno == ESRCH) ||
-         written < fs::file_time_type::clock::now() - std::chrono::hours(1);
-}
-
 }  // namespace
 
 Snapshots::Snapshots(std::shared_ptr<const Model> model, const SnapshotOptions& options)
@@ -97,13 +47,16 @@ Snapshots::Snapshots(std::shared_ptr<const Model> model, const SnapshotOptions& 
   fs::create_directories(options_.folder, error);
   fs::directory_iterator files(options_.folder, error);
   if (error) throw InputError(options_.folder, ": ", error.message(), "; give another folder");
+  // Considers only names that this class writes; other files stay untouched.
+  const auto is_mine = [](const std::string& name) {
+    return IsSnapshotFile(name, IsName) || name == kProbe;
+  };
   std::vector<fs::path> orphans;
   for (const fs::directory_entry& file : files) {
-    // Considers only names that this class writes; other files stay untouched.
-    if (IsOrphan(file)) orphans.push_back(file.path());
-    const std::string stem = file.path().stem(), part = file.path().extension();
-    if (!IsName(stem) || (part != kState && part != kOutputs)) continue;
-    files_[stem] = FileBytes(fs::path(options_.folder) / stem);
+    if (IsOrphan(file, is_mine)) orphans.push_back(file.path());
+    if (!IsSnapshotFile(file.path().filename(), IsName)) continue;
+    const std::string stem = file.path().stem();
+    files_[stem] = SnapshotBytes(BaseOf(stem));
   }
   for (const fs::path& orphan : orphans) fs::remove(orphan, error);
   AtomicFile probe(fs::path(options_.folder) / kProbe);  // throws if the folder is not writable
@@ -238,8 +191,9 @@ void Snapshots::Drop(Recent::iterator entry) {
   count_ = index_.size();
 }
 
-// A snapshot has the file NAME.state and, if it has outputs, NAME.outputs (the floats, then their
-// hash). Write() writes NAME.outputs first, so that NAME.state exists only for complete snapshots.
+std::string Snapshots::BaseOf(const std::string& name) const {
+  return fs::path(options_.folder) / name;
+}
 
 std::vector<std::string> Snapshots::NamesOf(std::span<const int32_t> tokens) const {
   if (options_.folder.empty()) return {};
@@ -271,37 +225,19 @@ std::shared_ptr<const Snapshot> Snapshots::Load(std::span<const int32_t> tokens,
     const std::lock_guard lock(mutex_);
     if (!files_.contains(name)) return nullptr;
   }
-  const fs::path base = fs::path(options_.folder) / name;
+  const std::string base = BaseOf(name);
   std::error_code error;
   try {
-    const std::string state =
-        ReadRegularFile(base.string() + kState, MostStateBytes(tokens.size()));
-    Snapshot snapshot(
-        State::FromBytes(std::as_bytes(std::span(state)), base.string() + kState, *model_));
-    if (snapshot.state.batch() != 1 || snapshot.state.position() != tokens.size()) {
-      throw InputError(base.string(), ": of another prompt");
-    }
-    if (fs::exists(fs::symlink_status(base.string() + kOutputs, error))) {
-      std::vector<float> outputs(static_cast<size_t>(model_->spec().OutputSize()));
-      const auto bytes = std::as_writable_bytes(std::span(outputs));
-      uint64_t checksum = 0;
-      const size_t size = bytes.size() + sizeof(checksum);
-      const std::string read = ReadRegularFile(base.string() + kOutputs, size);
-      if (read.size() != size) throw InputError(base.string(), ": cut short");
-      std::memcpy(bytes.data(), read.data(), bytes.size());
-      std::memcpy(&checksum, read.data() + bytes.size(), sizeof(checksum));
-      if (checksum != Hash(bytes)) throw InputError(base.string(), ": is damaged");
-      snapshot.outputs = std::move(outputs);
-    }
-    fs::last_write_time(base.string() + kState, fs::file_time_type::clock::now(), error);
+    Snapshot snapshot = ReadSnapshot(base, *model_, MostStateBytes(tokens.size()));
+    if (snapshot.state.position() != tokens.size()) throw InputError(base, ": of another prompt");
+    fs::last_write_time(StateFile(base), fs::file_time_type::clock::now(), error);
     auto shared = std::make_shared<const Snapshot>(std::move(snapshot));
     Insert(tokens, key, shared, Use::kLikely);
     return shared;
   } catch (const Error&) {  // a damaged or deleted file: the model reads the prompt again
     const std::lock_guard lock(mutex_);
     files_.erase(name);
-    fs::remove(base.string() + kState, error);
-    fs::remove(base.string() + kOutputs, error);
+    RemoveSnapshot(base);
     return nullptr;
   }
 }
@@ -316,29 +252,16 @@ void Snapshots::WriteLoop() {
     writing_ = true;
     lock.unlock();
     try {
-      Write(name, *snapshot);
+      WriteSnapshot(BaseOf(name), *snapshot, *model_);
     } catch (const std::exception&) {  // such as a full disk: only this snapshot is lost
     }
-    const double bytes = FileBytes(fs::path(options_.folder) / name);
+    const double bytes = SnapshotBytes(BaseOf(name));
     lock.lock();
     if (bytes > 0) files_[name] = bytes;
     Trim();
     writing_ = false;
     idle_.notify_all();
   }
-}
-
-void Snapshots::Write(const std::string& name, const Snapshot& snapshot) {
-  const fs::path base = fs::path(options_.folder) / name;
-  if (!snapshot.outputs.empty()) {
-    const auto outputs = std::as_bytes(std::span(snapshot.outputs));
-    const uint64_t checksum = Hash(outputs);
-    std::vector<std::byte> bytes(outputs.size() + sizeof(checksum));
-    std::memcpy(bytes.data(), outputs.data(), outputs.size());
-    std::memcpy(bytes.data() + outputs.size(), &checksum, sizeof(checksum));
-    WriteFileAtomically(base.string() + kOutputs, bytes);
-  }
-  snapshot.state.Save(base.string() + kState, *model_);
 }
 
 // Deletes the oldest snapshots if the files exceed options.folder_bytes. Requires mutex_.
@@ -349,7 +272,7 @@ void Snapshots::Trim() {
   std::vector<std::pair<fs::file_time_type, std::string>> by_age;
   std::error_code error;
   for (const auto& [name, bytes] : files_) {
-    const auto time = fs::last_write_time(fs::path(options_.folder) / (name + kState), error);
+    const auto time = fs::last_write_time(StateFile(BaseOf(name)), error);
     by_age.emplace_back(error ? fs::file_time_type::min() : time, name);
   }
   std::sort(by_age.begin(), by_age.end());
@@ -358,8 +281,7 @@ void Snapshots::Trim() {
     if (sum <= options_.folder_bytes * 0.9) break;
     sum -= files_[name];
     files_.erase(name);
-    fs::remove(fs::path(options_.folder) / (name + kState), error);
-    fs::remove(fs::path(options_.folder) / (name + kOutputs), error);
+    RemoveSnapshot(BaseOf(name));
   }
 }
 

@@ -40,16 +40,9 @@
 #include <vector>
 
 #include "linnet/state.h"
+#include "linnet/tasks/endpoint.h"
 
 namespace linnet::server {
-
-struct Snapshot {
-  explicit Snapshot(State of, std::vector<float> at_the_end = {})
-      : state(std::move(of)), outputs(std::move(at_the_end)) {}
-
-  State state;                 // of one sequence
-  std::vector<float> outputs;  // the model's outputs after the last token; may be empty
-};
 
 struct SnapshotOptions {
   double bytes = 64e6;        // maximum memory; 0: no snapshots in memory, only in a folder
@@ -123,8 +116,8 @@ class Snapshots {
   size_t MostStateBytes(size_t tokens) const;
   std::shared_ptr<const Snapshot> Load(std::span<const int32_t> tokens, uint64_t key,
                                        const std::string& name);
+  std::string BaseOf(const std::string& name) const;  // for snapshot_files.h
   void WriteLoop();
-  void Write(const std::string& name, const Snapshot& snapshot);
   void Trim();
 
   std::shared_ptr<const Model> model_;

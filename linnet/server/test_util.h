@@ -50,6 +50,7 @@ class RunningServer {
   }
 
   Batcher& batcher() { return *batcher_; }
+  int port() const { return port_; }
   httplib::Result Complete(const nlohmann::json& body) const {
     return Client().Post("/v1/completions", body.dump(), "application/json");
   }

@@ -86,6 +86,11 @@ const ServedModel& Choose(const std::vector<ServedModel>& models, const Fields& 
                             suggestion.empty() ? "; GET /v1/models lists the models" : suggestion)};
 }
 
+void CheckKeeper(const ServedModel& served) {
+  if (served.keeper != nullptr) return;
+  throw Refusal{400, "this server keeps no states; start it with --state-folder DIR"};
+}
+
 std::string Dump(const nlohmann::ordered_json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }

@@ -18,6 +18,7 @@
 
 #include "linnet/model.h"
 #include "linnet/sampling.h"
+#include "linnet/state.h"
 #include "linnet/tasks/pipe.h"
 
 namespace linnet::server {
@@ -26,11 +27,20 @@ namespace linnet::server {
 // position left, the request was canceled, or an exception stopped it.
 enum class Ended : uint8_t { kDone, kFull, kCancelled, kFailed };
 
-// Several sequences that continue one prompt. ended() is called on the thread of the Worker. next()
+// A sequence that can be continued: its state, and the head's outputs at its last token.
+struct Snapshot {
+  explicit Snapshot(State of, std::vector<float> at_the_end = {})
+      : state(std::move(of)), outputs(std::move(at_the_end)) {}
+
+  State state;                 // of one sequence
+  std::vector<float> outputs;  // may be empty: then only a prompt continues the sequence
+};
+
+// Several sequences that continue one prompt. ended() and left() are called on the thread of the Worker. next()
 // and begun() may be called on engine threads; next() may run for several sequences at the same
 // time. None of these functions may block, because all running sequences would wait.
 struct Work {
-  std::vector<int32_t> prompt;
+  std::vector<int32_t> prompt;  // may be empty if `from` has outputs
   size_t sequences = 1;
   // The next token of a sequence, from the model's outputs; nullopt ends the sequence.
   std::function<std::optional<int32_t>(size_t sequence, std::span<const float> outputs)> next;
@@ -41,6 +51,32 @@ struct Work {
   // at the prompt's beginning that the model did not read, because a saved state was reused. The
   // function may be empty.
   std::function<void(size_t known)> begun = {};
+  // A sequence that the prompt continues; null: the prompt begins a sequence.
+  std::shared_ptr<const Snapshot> from = {};
+  // Called when next() has ended a sequence, before ended(), with the sequence after the last token
+  // that next() returned. The function may be empty.
+  std::function<void(size_t sequence, Snapshot end)> left = {};
+};
+
+// Sequences that a server keeps for its clients, by name (server/state_store.h). Thread-safe.
+class StateKeeper {
+ public:
+  virtual ~StateKeeper() = default;
+  // A name that no state has.
+  virtual std::string NewName() = 0;
+  // Throws InputError if the name cannot be a state's name, and Refusal if a state has it (409) or
+  // if there is no room for `count` more states of this model (507).
+  virtual void CheckNew(const std::string& name) const = 0;
+  virtual void CheckRoom(const Model& model, size_t count) const = 0;
+  // Keeps a state of a model, on another thread. Then calls done(fault); an empty fault: the state
+  // is on the disk.
+  virtual void Keep(const std::string& model_name, std::shared_ptr<const Model> model,
+                    const std::string& name, Snapshot snapshot,
+                    std::function<void(const std::string& fault)> done) = 0;
+  // Throws Refusal if the model has no state of this name (404), or if its files cannot be used
+  // (409): damaged, or of other weights.
+  virtual std::shared_ptr<const Snapshot> Find(const std::string& model_name, const Model& model,
+                                               const std::string& name) = 0;
 };
 
 // A model that serves many requests at once (server/batcher.h). Thread-safe.
@@ -48,6 +84,7 @@ class Worker {
  public:
   virtual ~Worker() = default;
   virtual const Model& model() const = 0;
+  virtual std::shared_ptr<const Model> shared_model() const = 0;
   // Maximum number of sequences in one request.
   virtual size_t most_sequences() const = 0;
   // Submits the prompts of one request, all or none. Returns the request's number, or nullopt if
@@ -65,10 +102,11 @@ inline std::optional<uint64_t> Worker::Submit(Work work) {
   return Submit(std::move(prompts));
 }
 
-// A served model and its name.
+// A served model and its name. keeper: null if the server keeps no states.
 struct ServedModel {
   std::string name;
   Worker* worker;
+  StateKeeper* keeper = nullptr;
 };
 
 // Maximum values in a request.
@@ -145,6 +183,9 @@ class Fields {
 // unknown name.
 const ServedModel& Choose(const std::vector<ServedModel>& models, const Fields& fields);
 
+// Throws Refusal (400) if the server keeps no states.
+void CheckKeeper(const ServedModel& served);
+
 // Serializes JSON. Replaces invalid UTF-8 by U+FFFD instead of throwing, because callbacks that
 // call this function must not throw.
 std::string Dump(const nlohmann::ordered_json& value);
@@ -157,6 +198,8 @@ ChoiceOptions ChoiceOf(const Fields& fields, const ChoiceOptions& otherwise, uin
 
 std::unique_ptr<Endpoint> MakeCompletions(std::vector<ServedModel> models,
                                           const EndpointLimits& limits);  // text/endpoint.cc
+// POST /v1/states, for text models; all have a keeper.
+std::unique_ptr<Endpoint> MakeStates(std::vector<ServedModel> models);  // text/states.cc
 std::unique_ptr<Endpoint> MakeCouplets(std::vector<ServedModel> models,
                                        const EndpointLimits& limits);  // couplet/endpoint.cc
 

@@ -77,6 +77,9 @@ struct Task {
   // Makes the endpoint at `path`. The pointer is null if `path` is null.
   std::unique_ptr<server::Endpoint> (*endpoint)(std::vector<server::ServedModel> models,
                                                 const server::EndpointLimits& limits) = nullptr;
+  // Makes the endpoint of POST /v1/states, for models with a keeper; null: clients cannot keep the
+  // states of such models.
+  std::unique_ptr<server::Endpoint> (*states)(std::vector<server::ServedModel> models) = nullptr;
 };
 
 std::vector<Task> Tasks();

@@ -30,34 +30,15 @@ std::vector<int32_t> TokensOf(const json& list, const Vocabulary& vocabulary) {
   return tokens;
 }
 
-// Reads 'prompt': a string, a list of strings, a list of tokens (one prompt), or a list of lists of
-// tokens.
-std::vector<std::vector<int32_t>> PromptsOf(const Fields& fields, const Model& model,
-                                            const Vocabulary& vocabulary, size_t most) {
-  if (!fields.Has("prompt")) return {TextPrompt(model, vocabulary, "")};
+// The only prompt of a request that continues a state: without the tokens that begin a text.
+std::vector<int32_t> PromptAfterState(const Fields& fields, const Vocabulary& vocabulary) {
+  if (!fields.Has("prompt")) return {};
   const json& value = fields.Value("prompt");
-  if (value.is_string()) return {TextPrompt(model, vocabulary, value.get<std::string>())};
-  if (value.is_array() && value.empty()) throw InputError("'prompt' is an empty list");
-  if (value.is_array() && value[0].is_number()) {
-    return {TextPrompt(model, vocabulary, TokensOf(value, vocabulary))};
+  if (value.is_string()) return vocabulary.Encode(value.get<std::string>());
+  if (value.is_array() && (value.empty() || value[0].is_number())) {
+    return TokensOf(value, vocabulary);
   }
-  const bool lists = value.is_array() && value[0].is_array();
-  const auto is_right = [&](const json& one) { return lists ? one.is_array() : one.is_string(); };
-  if (!value.is_array() || !std::all_of(value.begin(), value.end(), is_right)) {
-    throw InputError(
-        "'prompt' must be a string, a list of strings, a list of tokens, or a list of lists of "
-        "tokens");
-  }
-  if (value.size() > most) {
-    throw InputError("'prompt' has ", value.size(), " prompts; at most ", most,
-                     " sequences are possible in one request");
-  }
-  std::vector<std::vector<int32_t>> prompts;
-  for (const json& one : value) {
-    prompts.push_back(lists ? TextPrompt(model, vocabulary, TokensOf(one, vocabulary))
-                            : TextPrompt(model, vocabulary, one.get<std::string>()));
-  }
-  return prompts;
+  throw InputError("'state' needs one prompt: a string or a list of tokens");
 }
 
 std::vector<std::string> StopsOf(const Fields& fields) {
@@ -99,12 +80,44 @@ void RefuseUnsupported(const Fields& fields) {
 
 }  // namespace
 
+// 'prompt' is a string, a list of strings, a list of tokens (one prompt), or a list of lists of
+// tokens.
+std::vector<std::vector<int32_t>> PromptsOf(const Fields& fields, const Model& model,
+                                            const Vocabulary& vocabulary, size_t most) {
+  if (fields.Has("state")) return {PromptAfterState(fields, vocabulary)};
+  if (!fields.Has("prompt")) return {TextPrompt(model, vocabulary, "")};
+  const json& value = fields.Value("prompt");
+  if (value.is_string()) return {TextPrompt(model, vocabulary, value.get<std::string>())};
+  if (value.is_array() && value.empty()) throw InputError("'prompt' is an empty list");
+  if (value.is_array() && value[0].is_number()) {
+    return {TextPrompt(model, vocabulary, TokensOf(value, vocabulary))};
+  }
+  const bool lists = value.is_array() && value[0].is_array();
+  const auto is_right = [&](const json& one) { return lists ? one.is_array() : one.is_string(); };
+  if (!value.is_array() || !std::all_of(value.begin(), value.end(), is_right)) {
+    throw InputError(
+        "'prompt' must be a string, a list of strings, a list of tokens, or a list of lists of "
+        "tokens");
+  }
+  if (value.size() > most) {
+    throw InputError("'prompt' has ", value.size(), " prompts; at most ", most,
+                     " sequences are possible in one request");
+  }
+  std::vector<std::vector<int32_t>> prompts;
+  for (const json& one : value) {
+    prompts.push_back(lists ? TextPrompt(model, vocabulary, TokensOf(one, vocabulary))
+                            : TextPrompt(model, vocabulary, one.get<std::string>()));
+  }
+  return prompts;
+}
+
 const std::vector<std::string>& CompletionFields() {
   static const std::vector<std::string> names = {
-      "prompt", "max_tokens", "n",          "temperature",      "top_p",
-      "top_k",  "seed",       "stop",       "logprobs",         "stream",
-      "model",  "best_of",    "logit_bias", "presence_penalty", "frequency_penalty",
-      "suffix", "echo",       "user",       "stream_options"};
+      "prompt",      "max_tokens", "n",          "temperature",      "top_p",
+      "top_k",       "seed",       "stop",       "logprobs",         "stream",
+      "model",       "best_of",    "logit_bias", "presence_penalty", "frequency_penalty",
+      "suffix",      "echo",       "user",       "stream_options",   "state",
+      "return_state"};
   return names;
 }
 
@@ -129,6 +142,8 @@ CompletionRequest ParseCompletion(const Fields& fields, const Worker& worker,
   if (fields.Has("logprobs")) {
     request.logprobs = static_cast<size_t>(fields.Integer("logprobs", 0, 0, kMostLogprobs));
   }
+  request.state = fields.Text("state", "");
+  request.return_state = fields.Flag("return_state", false);
   request.stream = fields.Flag("stream", false);
   if (fields.Has("stream_options")) {
     const Fields more(fields.Value("stream_options"), {"include_usage"}, "'stream_options'");

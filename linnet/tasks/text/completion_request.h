@@ -17,12 +17,18 @@ namespace linnet::server {
 
 struct CompletionRequest {
   std::vector<std::vector<int32_t>> prompts;  // made by TextPrompt()
+  std::string state;                          // name of the state that the only prompt continues
+  bool return_state = false;                  // keep the state at the end of each text
   size_t n = 1;                               // sequences per prompt
   TextOptions options;
   std::optional<size_t> logprobs;  // number of the most likely tokens to report, at most 5
   // usage: a stream ends with the numbers of tokens.
   bool stream = false, usage = false;
 };
+
+// Reads 'prompt' and 'state': at most `most` prompts or, with a state, only one, which may be empty.
+std::vector<std::vector<int32_t>> PromptsOf(const Fields& fields, const Model& model,
+                                            const Vocabulary& vocabulary, size_t most);
 
 // The names of all fields that a request may have.
 const std::vector<std::string>& CompletionFields();

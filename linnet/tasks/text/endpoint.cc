@@ -3,6 +3,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "linnet/error.h"
@@ -26,22 +27,31 @@ struct Choice {
   TextDraft draft;
   std::optional<TokenScores> scores;  // if the request has logprobs
   size_t prompt = 0;                  // length of TextPrompt(): begin tokens and prompt
-  std::string text = {};              // the text so far; empty if Session::events
-  const char* reason = nullptr;       // finish_reason; null until the text ends
+  std::string text = {};         // the text so far or, if Session::events, its end before the state
+                                 // is kept
+  const char* reason = nullptr;  // finish_reason; null until the text ends
+  std::string state = {};        // name of the kept state; empty until it is kept
+  bool returns = false;          // the request wants the state
+  bool read = false;             // the model has been asked to read the last token, too
+  int open = 1;  // callbacks still to come: ended() and, if it returns a state, kept()
 
   // Number of positions that the model reads: all tokens except the last.
   size_t length() const { return prompt + draft.tokens() - 1; }
   ordered_json Object(size_t index, const std::string& shown, const char* why) {
-    return {{"text", shown},
-            {"index", index},
-            {"logprobs", scores ? scores->Take(shown) : ordered_json()},
-            {"finish_reason", why ? ordered_json(why) : ordered_json()}};
+    ordered_json object = {{"text", shown},
+                           {"index", index},
+                           {"logprobs", scores ? scores->Take(shown) : ordered_json()},
+                           {"finish_reason", why ? ordered_json(why) : ordered_json()}};
+    if (returns && why) object["state"] = state.empty() ? ordered_json() : ordered_json(state);
+    return object;
   }
 };
 
-// The state of a running request. The batcher's thread uses it; engine threads use the choices, one
-// thread per choice at a time (Work::next).
+// The state of a running request. Engine threads use the choices, one thread per choice at a time
+// (Work::next). The other members, and choices that have ended, are guarded by `mutex`: the
+// batcher's thread and the thread that keeps states use them.
 struct Session {
+  std::mutex mutex;
   std::vector<Choice> choices;         // n for each prompt, in the order of the prompts
   size_t left = 0;                     // number of choices in progress
   size_t trained = 0;                  // number of positions in training
@@ -77,25 +87,56 @@ struct Session {
   // Draws the next token of choice `i`, and sends the text that can now be shown.
   std::optional<int32_t> Next(size_t i, std::span<const float> outputs) {
     Choice& choice = choices[i];
+    if (choice.read) return {};
     std::string shown;
     const size_t before = choice.draft.tokens();
     const auto token = choice.draft.Next(outputs, shown);
-    if (choice.draft.tokens() > before) {
+    const bool drawn = choice.draft.tokens() > before;
+    if (drawn) {
       account->Generated();
       if (choice.scores) choice.scores->Add(choice.draft.last(), outputs);
     }
     if (!token) choice.reason = Reason(choice.draft.end());
+    if (choice.reason && choice.returns) {
+      choice.text += shown;  // shown once the state is kept
+      choice.read = drawn;
+      return drawn ? std::optional(choice.draft.last()) : std::nullopt;
+    }
     Show(i, shown);
     return token;
   }
   void Ended(size_t i, server::Ended how, const std::string& message) {
+    const std::lock_guard lock(mutex);
+    Choice& choice = choices[i];
     if (how == server::Ended::kFailed) why = message;
-    if (how == server::Ended::kFull || how == server::Ended::kCancelled) {
+    if ((how == server::Ended::kFull || how == server::Ended::kCancelled) && !choice.reason) {
       std::string shown;
-      choices[i].draft.Stop(shown);
-      choices[i].reason = "length";
-      Show(i, shown);
+      choice.draft.Stop(shown);
+      choice.reason = "length";
+      if (choice.returns) {
+        choice.text += shown;
+      } else {
+        Show(i, shown);
+      }
     }
+    // Only a sequence that next() has ended is kept.
+    Close(i, choice.returns && how != server::Ended::kDone ? 2 : 1);
+  }
+  // The state of choice `i` is kept under this name or, with a fault, is not kept.
+  void Kept(size_t i, const std::string& name, const std::string& fault) {
+    const std::lock_guard lock(mutex);
+    if (fault.empty()) {
+      choices[i].state = name;
+    } else {
+      why = fault;
+    }
+    Close(i, 1);
+  }
+  void Close(size_t i, int callbacks) {
+    Choice& choice = choices[i];
+    choice.open -= callbacks;
+    if (choice.open > 0) return;
+    if (choice.returns && events) Show(i, std::exchange(choice.text, {}));
     if (--left == 0) Done();
   }
   void Show(size_t i, const std::string& shown) {
@@ -147,15 +188,22 @@ struct Session {
 // among the choices of its prompt. So a prompt gets the same texts whether it is alone in a request
 // or with others. Account::prompt and Account::known leave out the tokens that begin a text.
 std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary,
-                         const std::shared_ptr<Session>& session) {
+                         const ServedModel& served, const std::shared_ptr<Session>& session) {
   std::vector<Work> works;
-  const size_t begin = vocabulary.begin().size();
+  std::shared_ptr<const Snapshot> from;
+  if (!request.state.empty()) {
+    from = served.keeper->Find(served.name, served.worker->model(), request.state);
+  }
+  const size_t begin = from ? 0 : vocabulary.begin().size();
   for (std::vector<int32_t>& prompt : request.prompts) {
     const size_t first = session->choices.size();
     for (size_t i = 0; i < request.n; ++i) {
       request.options.stream = i;
       session->choices.push_back({TextDraft(vocabulary, request.options), {}, prompt.size()});
-      if (request.logprobs) session->choices.back().scores.emplace(vocabulary, *request.logprobs);
+      Choice& choice = session->choices.back();
+      if (request.logprobs) choice.scores.emplace(vocabulary, *request.logprobs);
+      if (request.return_state) choice.returns = true, choice.open = 2;
+      if (from) choice.prompt += from->state.position();
     }
     session->account->prompt += prompt.size() - begin;
     Work work{.prompt = std::move(prompt), .sequences = request.n, .next = {}, .ended = {}};
@@ -169,6 +217,16 @@ std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary
     work.ended = [session, first](size_t i, Ended how, const std::string& why) {
       session->Ended(first + i, how, why);
     };
+    work.from = from;
+    if (request.return_state) {
+      work.left = [session, first, served](size_t i, Snapshot end) {
+        const std::string name = served.keeper->NewName();
+        served.keeper->Keep(served.name, served.worker->shared_model(), name, std::move(end),
+                            [session, choice = first + i, name](const std::string& fault) {
+                              session->Kept(choice, name, fault);
+                            });
+      };
+    }
     works.push_back(std::move(work));
   }
   session->left = session->choices.size();
@@ -189,6 +247,10 @@ class Completions : public Endpoint {
     const ServedModel& served = Choose(models_, fields);
     const Vocabulary& vocabulary = vocabularies_.at(served.worker);
     CompletionRequest request = ParseCompletion(fields, *served.worker, vocabulary, limits_);
+    if (!request.state.empty() || request.return_state) CheckKeeper(served);
+    if (request.return_state) {
+      served.keeper->CheckRoom(served.worker->model(), request.prompts.size() * request.n);
+    }
     auto session = std::make_shared<Session>();
     session->events = request.stream;
     session->usage = request.usage;
@@ -199,7 +261,7 @@ class Completions : public Endpoint {
                            .count();
     session->id = StrCat("cmpl-", session->created, "-", ++last_);
     session->account = std::move(account);
-    const auto id = served.worker->Submit(WorkOf(std::move(request), vocabulary, session));
+    const auto id = served.worker->Submit(WorkOf(std::move(request), vocabulary, served, session));
     if (!id) throw Refusal{429, "the queue is full; try again in a moment"};
     return {session->events, session->pipe, session->status, served.worker, *id};
   }

@@ -83,6 +83,7 @@ constinit const Task kTextTask = {
     .describe = DescribeText,
     .path = "/v1/completions",
     .endpoint = server::MakeCompletions,
+    .states = server::MakeStates,
 };
 
 }  // namespace linnet

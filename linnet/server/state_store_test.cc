@@ -1,0 +1,214 @@
+#include "linnet/server/state_store.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "linnet/server/test_util.h"
+
+namespace linnet::server {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+class States : public testing::Test {
+ protected:
+  ~States() override { fs::remove_all(folder_); }
+
+  static httplib::Client Client(const RunningServer& server) {
+    httplib::Client client("127.0.0.1", server.port());
+    client.set_read_timeout(600);
+    return client;
+  }
+  RunningServer Serve(double bytes = 1e9, uint64_t seed = 1) const {
+    return {{.threads = 1, .sequences = 8, .queue = 100},
+            {.states = {.folder = folder_, .bytes = bytes}},
+            RandomModel("text", "byte", 2000, seed)};
+  }
+  // Posts to a path, and expects this status.
+  static json Post(const RunningServer& server, const std::string& path, const json& body,
+                   int status = 200) {
+    const httplib::Result result = Client(server).Post(path, body.dump(), "application/json");
+    EXPECT_TRUE(result && result->status == status)
+        << body << (result ? result->body : "no answer");
+    return result ? json::parse(result->body, nullptr, false) : json();
+  }
+  static json Complete(const RunningServer& server, json body, int status = 200) {
+    body.update({{"temperature", 0}, {"logprobs", 0}});
+    return Post(server, "/v1/completions", body, status);
+  }
+  // The texts and log-probabilities of answers, one after another.
+  static std::string Joined(const std::vector<json>& choices) {
+    std::string text, scores;
+    for (const json& choice : choices) {
+      text += choice["text"].get<std::string>();
+      scores += choice["logprobs"]["token_logprobs"].dump();
+    }
+    while (scores.find("][") != std::string::npos) scores.replace(scores.find("]["), 2, ",");
+    return text + scores;
+  }
+
+  const std::string folder_ =
+      fs::temp_directory_path() / ("linnet_states_test." + std::to_string(getpid()));
+};
+
+TEST_F(States, ContinueBitForBitAlsoAfterARestart) {
+  json choice, whole;
+  {
+    const RunningServer server = Serve();
+    whole = Complete(server, {{"prompt", "abc def"}, {"max_tokens", 60}})["choices"][0];
+    choice = Complete(
+        server, {{"prompt", "abc def"}, {"max_tokens", 25}, {"return_state", true}})["choices"][0];
+  }
+  const RunningServer server = Serve();
+  // Two continuations of one state, then one of them goes on.
+  const json both = Complete(server, {{"state", choice["state"]},
+                                      {"max_tokens", 20},
+                                      {"n", 2},
+                                      {"return_state", true}})["choices"];
+  EXPECT_NE(both[0]["state"], both[1]["state"]);
+  EXPECT_EQ(both[0]["text"], both[1]["text"]);
+  const json end =
+      Complete(server, {{"state", both[1]["state"]}, {"max_tokens", 15}})["choices"][0];
+  EXPECT_EQ(Joined({choice, both[1], end}), Joined({whole}));
+  EXPECT_FALSE(end.contains("state"));
+}
+
+TEST_F(States, AfterAPromptContinueTheText) {
+  const RunningServer server = Serve();
+  const json kept = Post(server, "/v1/states", {{"prompt", "once upon"}, {"id", "tale"}});
+  EXPECT_EQ(kept["id"], "tale");
+  const json copy = Post(server, "/v1/states", {{"state", "tale"}, {"id", "tale.2"}});
+  EXPECT_EQ(copy["tokens"], kept["tokens"]);
+  const json more = Post(server, "/v1/states", {{"state", "tale.2"}, {"prompt", " a time"}});
+  EXPECT_EQ(more["tokens"].get<int>() - 7, kept["tokens"].get<int>());
+  const auto text = [&](const json& body) { return Complete(server, body)["choices"][0]["text"]; };
+  const json want = text({{"prompt", "once upon a time"}, {"max_tokens", 30}});
+  EXPECT_EQ(text({{"state", more["id"]}, {"max_tokens", 30}}), want);
+  EXPECT_EQ(text({{"state", "tale"}, {"prompt", " a time"}, {"max_tokens", 30}}), want);
+  // A stop string is read, too: the next text begins after it.
+  const std::string stop = want.get<std::string>().substr(3, 2);
+  const json stopped = Complete(server, {{"state", "tale"},
+                                         {"prompt", " a time"},
+                                         {"stop", stop},
+                                         {"return_state", true},
+                                         {"max_tokens", 30}})["choices"][0];
+  EXPECT_EQ(stopped["finish_reason"], "stop");
+  const std::string rest = text({{"state", stopped["state"]}, {"max_tokens", 10}});
+  EXPECT_EQ(stopped["text"].get<std::string>() + stop + rest,
+            want.get<std::string>().substr(
+                0, stopped["text"].get<std::string>().size() + stop.size() + rest.size()));
+}
+
+TEST_F(States, AreListedAndRemoved) {
+  const RunningServer server = Serve();
+  httplib::Client client = Client(server);
+  for (const char* id : {"b", "a"}) {
+    Post(server, "/v1/states", {{"prompt", "x"}, {"id", id}});
+  }
+  const auto names = [&] {
+    std::string text;
+    const json list = json::parse(client.Get("/v1/states")->body);
+    for (const json& one : list["data"]) {
+      EXPECT_GT(one["bytes"], 1000);
+      EXPECT_GT(one["created"], 1.7e9);
+      text += one["id"].get<std::string>() + " ";
+    }
+    return text;
+  };
+  EXPECT_EQ(names(), "a b ");
+  EXPECT_EQ(json::parse(client.Get("/v1/states/a")->body)["model"], "text");
+  EXPECT_EQ(client.Delete("/v1/states/a")->status, 200);
+  EXPECT_EQ(client.Delete("/v1/states/a")->status, 404);
+  EXPECT_EQ(client.Get("/v1/states/a")->status, 404);
+  EXPECT_EQ(names(), "b ");
+  EXPECT_EQ(client.Put("/v1/states/b", "{}", "application/json")->status, 405);
+  size_t files = 0;
+  for (const auto& file : fs::recursive_directory_iterator(folder_))
+    files += file.is_regular_file();
+  EXPECT_EQ(files, 2u);  // b.state and b.outputs
+}
+
+TEST_F(States, AreRefusedWithAReason) {
+  const RunningServer server = Serve();
+  Post(server, "/v1/states", {{"prompt", "x"}, {"id", "a"}});
+  Post(server, "/v1/states", {{"prompt", "x"}, {"id", "a"}}, 409);
+  const std::string ids[] = {"", ".a", "../a", "a/b", "a b", "a\nb", std::string(65, 'a')};
+  for (const std::string& id : ids) {
+    Post(server, "/v1/states", {{"prompt", "x"}, {"id", id}}, 400);
+  }
+  Post(server, "/v1/states", {{"prompt", json::array({"x", "y"})}}, 400);
+  Post(server, "/v1/states", {{"state", "none"}}, 404);
+  Complete(server, {{"state", "none"}}, 404);
+  Complete(server, {{"state", "../text.states/a"}}, 404);
+  Complete(server, {{"state", "a"}, {"prompt", json::array({"x", "y"})}}, 400);
+  Complete(server, {{"state", 3}}, 400);
+  // Of other weights, damaged, or gone.
+  const auto of_state = [](const RunningServer& of) {
+    return Complete(of, {{"state", "a"}}, 409)["error"]["message"].get<std::string>();
+  };
+  EXPECT_EQ(of_state(Serve(1e9, 2)).find(folder_), std::string::npos);
+  const std::string file = folder_ + "/text.states/a.state";
+  fs::resize_file(file, fs::file_size(file) / 2);
+  of_state(server);
+  fs::remove(file);
+  of_state(server);
+}
+
+TEST_F(States, FitIntoTheFolder) {
+  double bytes = 0;
+  {
+    const RunningServer server = Serve();
+    Post(server, "/v1/states", {{"prompt", "x"}, {"id", "a"}});
+    bytes = json::parse(Client(server).Get("/v1/states/a")->body)["bytes"];
+  }
+  const RunningServer server = Serve(2.1 * bytes);
+  Complete(server, {{"prompt", "x"}, {"n", 3}, {"return_state", true}}, 507);
+  Post(server, "/v1/states", {{"prompt", "x"}, {"id", "b"}});
+  Post(server, "/v1/states", {{"prompt", "x"}, {"id", "c"}}, 507);
+  EXPECT_EQ(Client(server).Delete("/v1/states/a")->status, 200);
+  Post(server, "/v1/states", {{"prompt", "x"}, {"id", "c"}});
+}
+
+TEST_F(States, NeedAFolder) {
+  const RunningServer server({.threads = 1, .sequences = 1}, {});
+  Complete(server, {{"prompt", "x"}, {"return_state", true}}, 400);
+  Complete(server, {{"state", "x"}}, 400);
+  Post(server, "/v1/states", {{"prompt", "x"}}, 404);
+}
+
+// The last event of a choice names its state; the texts are those of the whole answer.
+TEST_F(States, AreNamedAtTheEndOfAStream) {
+  const RunningServer server = Serve();
+  const json body = {{"prompt", "abc"},      {"max_tokens", 20}, {"n", 3},
+                     {"return_state", true}, {"temperature", 1}, {"seed", 4}};
+  json streamed = body;
+  streamed["stream"] = true;
+  const json whole = Post(server, "/v1/completions", body)["choices"];
+  const httplib::Result result =
+      Client(server).Post("/v1/completions", streamed.dump(), "application/json");
+  ASSERT_TRUE(result && result->status == 200);
+  std::vector<std::string> texts(3), states(3);
+  std::istringstream lines(result->body);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("data: {")) continue;
+    const json choice = json::parse(line.substr(6))["choices"][0];
+    const auto i = choice["index"].get<size_t>();
+    texts[i] += choice["text"];
+    EXPECT_EQ(choice.contains("state"), !choice["finish_reason"].is_null());
+    if (choice.contains("state")) states[i] = choice["state"];
+  }
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(texts[i], whole[i]["text"]);
+    EXPECT_EQ(Client(server).Get("/v1/states/" + states[i])->status, 200);
+  }
+}
+
+}  // namespace
+}  // namespace linnet::server

@@ -1,0 +1,91 @@
+// POST /v1/states: reads a prompt, and keeps the state after it (docs/http.md).
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "linnet/error.h"
+#include "linnet/tasks/endpoint.h"
+#include "linnet/tasks/text/completion_request.h"
+#include "linnet/tasks/text/text.h"
+
+namespace linnet::server {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+// A running request. `ended` and `kept` come from two threads, in any order.
+struct Session {
+  std::string name, model, why;
+  size_t tokens = 0;  // positions that the state has read
+  std::shared_ptr<std::atomic<int>> status = std::make_shared<std::atomic<int>>(200);
+  std::shared_ptr<Pipe> pipe = std::make_shared<Pipe>();
+
+  void Answer(const std::string& fault) const {
+    if (fault.empty()) {
+      const ordered_json state = {
+          {"id", name}, {"object", "state"}, {"model", model}, {"tokens", tokens}};
+      pipe->Push(Dump(state) + "\n");
+    } else {
+      *status = 500;
+      const ordered_json error = {{"error", {{"message", fault}, {"type", "server_error"}}}};
+      pipe->Push(Dump(error));
+    }
+    pipe->Close();
+  }
+};
+
+class States : public Endpoint {
+ public:
+  explicit States(std::vector<ServedModel> models) : models_(std::move(models)) {
+    for (const ServedModel& served : models_) {
+      vocabularies_.emplace(served.worker, VocabularyOf(served.worker->model()));
+    }
+  }
+
+  Reply Answer(const json& body, std::shared_ptr<Account> account) override {
+    const Fields fields(body, {"model", "prompt", "state", "id"});
+    const ServedModel& served = Choose(models_, fields);
+    const Model& model = served.worker->model();
+    StateKeeper& keeper = *served.keeper;
+    auto session = std::make_shared<Session>();
+    session->name = fields.Text("id", keeper.NewName());
+    session->model = served.name;
+    keeper.CheckNew(session->name);
+    keeper.CheckRoom(model, 1);
+    Work work;
+    if (fields.Has("state")) work.from = keeper.Find(served.name, model, fields.Text("state", ""));
+    work.prompt = PromptsOf(fields, model, vocabularies_.at(served.worker), 1)[0];
+    account->prompt = work.prompt.size();
+    work.begun = [session, account](size_t known) {
+      account->known = known;
+      session->pipe->Begin();
+    };
+    work.next = [](size_t, std::span<const float>) { return std::optional<int32_t>(); };
+    work.left = [session, &keeper, served](size_t, Snapshot end) {
+      session->tokens = end.state.position();
+      keeper.Keep(served.name, served.worker->shared_model(), session->name, std::move(end),
+                  [session](const std::string& fault) { session->Answer(fault); });
+    };
+    work.ended = [session](size_t, Ended how, const std::string& why) {
+      if (how == Ended::kDone) return;  // Keep() answers
+      session->pipe->Begin();
+      session->Answer(how == Ended::kFailed ? why : "the state was not kept: the request ended");
+    };
+    const auto id = served.worker->Submit(std::move(work));
+    if (!id) throw Refusal{429, "the queue is full; try again in a moment"};
+    return {/*events=*/false, session->pipe, session->status, served.worker, *id};
+  }
+
+ private:
+  std::vector<ServedModel> models_;
+  std::map<const Worker*, Vocabulary> vocabularies_;
+};
+
+}  // namespace
+
+std::unique_ptr<Endpoint> MakeStates(std::vector<ServedModel> models) {
+  return std::make_unique<States>(std::move(models));
+}
+
+}  // namespace linnet::server
