@@ -15,12 +15,13 @@
 namespace linnet {
 
 // Detects when steps of few rows (positions of sequences) are faster on one thread than on a team;
-// there is one Crowd for each number of rows, or for numbers that are alike. If other processes crowd the processors, each barrier
-// waits until the operating system runs the last thread of the team again: a team's step of 0.7 ms
-// then takes 20 ms. After kTries team steps in a row with at least one sleep per two barriers,
-// there is a trial: one thread runs kTries steps. The trial succeeds if its fastest step is faster
-// than the fastest of those team steps. Then one thread runs the next 32 steps; with each further
-// successful trial in a row, this number doubles, up to 1024. Outputs do not depend on the choice.
+// there is one Crowd for each number of rows, or for numbers that are alike. If other processes
+// crowd the processors, each barrier waits until the operating system runs the last thread of the
+// team again: a team's step of 0.7 ms then takes 20 ms. After kTries team steps in a row with at
+// least one sleep per two barriers, there is a trial: one thread runs kTries steps. The trial
+// succeeds if its fastest step is faster than the fastest of those team steps. Then one thread runs
+// the next 32 steps; with each further successful trial in a row, this number doubles, up to 1024.
+// Outputs do not depend on the choice.
 class Crowd {
  public:
   using Clock = std::chrono::steady_clock;
@@ -28,8 +29,8 @@ class Crowd {
   // Whether the next step should run on one thread.
   bool Alone() const { return trying_ > 0 || alone_ > 0; }
 
-  // Records a step: whether one thread ran it, its duration (per row, if the number of rows varies),
-  // and the pool's waits before and after.
+  // Records a step: whether one thread ran it, its duration (per row, if the number of rows
+  // varies), and the pool's waits before and after.
   void Stepped(bool alone, double seconds, const ThreadPool::Waits& before,
                const ThreadPool::Waits& after) {
     if (!alone) {

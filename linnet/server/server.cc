@@ -167,8 +167,8 @@ struct Server::Impl : HttpHandler {
         http(*this, options.http) {
     AddRoutes();
   }
-  // Destroys the batchers first: their destructors end the remaining requests, which use the states,
-  // the endpoints and the transport. Then the states: the last ones end requests, too.
+  // Destroys the batchers first: their destructors end the remaining requests, which use the
+  // states, the endpoints and the transport. Then the states: the last ones end requests, too.
   ~Impl() override {
     for (Served& model : models) model.batcher.reset();
     states.reset();

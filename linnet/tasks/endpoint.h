@@ -36,9 +36,9 @@ struct Snapshot {
   std::vector<float> outputs;  // may be empty: then only a prompt continues the sequence
 };
 
-// Several sequences that continue one prompt. ended() and left() are called on the thread of the Worker. next()
-// and begun() may be called on engine threads; next() may run for several sequences at the same
-// time. None of these functions may block, because all running sequences would wait.
+// Several sequences that continue one prompt. ended() and left() are called on the thread of the
+// Worker. next() and begun() may be called on engine threads; next() may run for several sequences
+// at the same time. None of these functions may block, because all running sequences would wait.
 struct Work {
   std::vector<int32_t> prompt;  // may be empty if `from` has outputs
   size_t sequences = 1;

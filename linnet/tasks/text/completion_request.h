@@ -26,7 +26,8 @@ struct CompletionRequest {
   bool stream = false, usage = false;
 };
 
-// Reads 'prompt' and 'state': at most `most` prompts or, with a state, only one, which may be empty.
+// Reads 'prompt' and 'state': at most `most` prompts or, with a state, only one, which may be
+// empty.
 std::vector<std::vector<int32_t>> PromptsOf(const Fields& fields, const Model& model,
                                             const Vocabulary& vocabulary, size_t most);
 
