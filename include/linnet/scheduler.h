@@ -107,8 +107,8 @@ class LINNET_API Scheduler {
 
   // Runs one round: admits waiting requests, reads pieces of prompts, and steps each running
   // sequence by one token. Returns whether any request is left. If next(), passed() or left()
-  // throws, the request ends without a call of `finished`. At its end, Run() rethrows the first exception of
-  // the round's callbacks.
+  // throws, the request ends without a call of `finished`. At its end, Run() rethrows the first
+  // exception of the round's callbacks.
   bool Run();
 
   size_t running() const;
