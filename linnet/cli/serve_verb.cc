@@ -21,6 +21,7 @@
 #include "linnet/model/checkpoint.h"
 #include "linnet/program/program.h"
 #include "linnet/server/server.h"
+#include "linnet/tasks/text/chat_format.h"
 
 namespace linnet::cli {
 namespace {
@@ -33,6 +34,7 @@ struct Options {
   server::BatcherOptions batcher = {.threads = 0, .sequences = 0};
   double memory_mb = 512, snapshots_mb = 64, folder_mb = 1000, states_mb = 1000, grace = 30;
   std::string key_file;  // holds the API key; "": none
+  std::string chat;      // ChatFormat::Of(); "": no chats
   std::optional<Precision> precision;
   bool quiet = false;
 };
@@ -205,6 +207,9 @@ void Run(const Options& options) {
   server::ServerOptions how = options.server;
   how.api_key = KeyOf(options);
   how.states.bytes = options.states_mb * 1e6;
+  if (!options.chat.empty()) {
+    how.chat = std::make_shared<const ChatFormat>(ChatFormat::Of(options.chat));
+  }
   if (!options.quiet) {
     how.log = [](const std::string& line) { std::cerr << line + "\n"; };
   }
@@ -300,6 +305,11 @@ SIGTERM stops the server after the running requests. If LINNET_API_KEY is set in
             "Maximum number of waiting sequences per model; further requests get status 429",
             Between(0, 1e6));
   AddStateOptions(verb, *options);
+  verb->add_option(
+          "--chat", options->chat,
+          "Answer chats (POST /v1/chat/completions) of text models in this format: chatml, "
+          "plain, rwkv, or a JSON file (docs/http.md)")
+      ->type_name("FORMAT");
   AddOption(verb, "--max-candidates", server.limits.candidates, "N",
             "Largest 'candidates' (couplets) or 'n' (texts) that a request may have",
             Between(1, 1024));

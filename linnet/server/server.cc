@@ -91,19 +91,20 @@ std::optional<Task> TaskAt(const std::string& path) {
 // The endpoints of all tasks with a model in `models`, by path. keeper: null if no states are kept.
 std::map<std::string, std::unique_ptr<Endpoint>> Endpoints(const std::vector<Served>& models,
                                                            StateKeeper* keeper,
-                                                           const EndpointLimits& limits) {
+                                                           const ServerOptions& options) {
   std::map<std::string, std::unique_ptr<Endpoint>> endpoints;
   for (const Task& task : Tasks()) {
     std::vector<ServedModel> served;
     for (const Served& model : models) {
       if (!IsOf(model.batcher->model().spec(), task)) continue;
-      served.push_back({model.name, model.batcher.get(), keeper});
+      served.push_back({model.name, model.batcher.get(), keeper, options.chat});
     }
-    if (task.states && keeper != nullptr && !served.empty()) {
-      endpoints.emplace(kStates, task.states(served));
+    if (served.empty()) continue;
+    for (const MorePath& more : task.more) {
+      if (more.serves(served[0])) endpoints.emplace(more.path, more.make(served, options.limits));
     }
-    if (task.endpoint && !served.empty()) {
-      endpoints.emplace(task.path, task.endpoint(std::move(served), limits));
+    if (task.endpoint) {
+      endpoints.emplace(task.path, task.endpoint(std::move(served), options.limits));
     }
   }
   return endpoints;
@@ -163,7 +164,7 @@ struct Server::Impl : HttpHandler {
         options(std::move(how)),
         states(options.states.folder.empty() ? nullptr
                                              : std::make_unique<StateStore>(options.states)),
-        endpoints(Endpoints(models, states.get(), options.limits)),
+        endpoints(Endpoints(models, states.get(), options)),
         http(*this, options.http) {
     AddRoutes();
   }
@@ -338,6 +339,13 @@ HttpResponse Server::Impl::NotFound(const std::string& path) const {
   }
   if (const std::optional<Task> task = TaskAt(path)) {
     return ErrorResponse(404, StrCat("no model of the task '", task->name, "' is served here"));
+  }
+  for (const Task& task : Tasks()) {
+    for (const MorePath& more : task.more) {
+      if (path == more.path && endpoints.contains(task.path)) {
+        return ErrorResponse(404, more.missing);
+      }
+    }
   }
   std::vector<std::string> paths = {kModels};
   for (const auto& [served, endpoint] : endpoints) paths.push_back(served);

@@ -33,6 +33,7 @@ struct ServerOptions {
   HttpOptions http = {};
   std::string api_key = {};  // required by /v1 and /metrics; "": none
   EndpointLimits limits = {};
+  std::shared_ptr<const ChatFormat> chat = nullptr;  // of text models; null: no chats
   StateStoreOptions states = {};  // with an empty folder, clients cannot keep states
   double seconds = 60;            // maximum time of a request, waiting in the queue included
   // For tests: replaces the check whether a request takes longer than `seconds`; may be empty.

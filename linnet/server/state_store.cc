@@ -64,8 +64,12 @@ StateStore::StateStore(const StateStoreOptions& options) : options_(options) {
       if (IsOrphan(file, [](const std::string& of) { return IsSnapshotFile(of, IsStateName); })) {
         orphans.push_back(file.path());
       }
-      if (!IsSnapshotFile(name, IsStateName) || StateFile(file.path().stem()) != name) continue;
+      if (!IsSnapshotFile(name, IsStateName)) continue;
       Info info{.name = file.path().stem(), .model = folder.path().stem()};
+      if (StateFile(info.name) != name) {  // the outputs, which are of no use without a state
+        if (!fs::exists(StateFile(BaseOf(info)))) orphans.push_back(file.path());
+        continue;
+      }
       info.bytes = SnapshotBytes(BaseOf(info));
       info.created = SecondsOf(file.path());
       states_[info.name] = info;

@@ -36,8 +36,8 @@ struct StateStoreOptions {
 
 class StateStore : public StateKeeper {
  public:
-  // Throws InputError if the folder cannot be created, read or written. Removes the temporary files
-  // of killed processes.
+  // Throws InputError if the folder cannot be created, read or written. Removes what killed
+  // processes left: temporary files, and outputs without a state.
   explicit StateStore(const StateStoreOptions& options);
   ~StateStore() override;  // writes all pending states
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
@@ -174,6 +175,17 @@ TEST_F(States, FitIntoTheFolder) {
   Post(server, "/v1/states", {{"prompt", "x"}, {"id", "c"}}, 507);
   EXPECT_EQ(Client(server).Delete("/v1/states/a")->status, 200);
   Post(server, "/v1/states", {{"prompt", "x"}, {"id", "c"}});
+}
+
+TEST_F(States, SweepWhatKilledProcessesLeft) {
+  const std::string folder = folder_ + "/text.states/";
+  fs::create_directories(folder);
+  for (const char* name : {"a.outputs", "notes.txt", "b.state"})
+    std::ofstream(folder + name) << "x";
+  const RunningServer server = Serve();
+  EXPECT_FALSE(fs::exists(folder + "a.outputs"));
+  EXPECT_TRUE(fs::exists(folder + "notes.txt"));
+  Complete(server, {{"state", "b"}}, 409);
 }
 
 TEST_F(States, NeedAFolder) {

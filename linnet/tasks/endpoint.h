@@ -21,6 +21,10 @@
 #include "linnet/state.h"
 #include "linnet/tasks/pipe.h"
 
+namespace linnet {
+struct ChatFormat;  // text/chat_format.h
+}
+
 namespace linnet::server {
 
 // Why a sequence ended, in the order of the values: Work::next() returned nullopt, the model has no
@@ -102,11 +106,13 @@ inline std::optional<uint64_t> Worker::Submit(Work work) {
   return Submit(std::move(prompts));
 }
 
-// A served model and its name. keeper: null if the server keeps no states.
+// A served model and its name. keeper: null if the server keeps no states. chat: null if the model
+// answers no chats.
 struct ServedModel {
   std::string name;
   Worker* worker;
   StateKeeper* keeper = nullptr;
+  std::shared_ptr<const ChatFormat> chat = nullptr;
 };
 
 // Maximum values in a request.
@@ -198,8 +204,12 @@ ChoiceOptions ChoiceOf(const Fields& fields, const ChoiceOptions& otherwise, uin
 
 std::unique_ptr<Endpoint> MakeCompletions(std::vector<ServedModel> models,
                                           const EndpointLimits& limits);  // text/endpoint.cc
+// POST /v1/chat/completions, for text models; all have a chat format.
+std::unique_ptr<Endpoint> MakeChats(std::vector<ServedModel> models,
+                                    const EndpointLimits& limits);  // text/endpoint.cc
 // POST /v1/states, for text models; all have a keeper.
-std::unique_ptr<Endpoint> MakeStates(std::vector<ServedModel> models);  // text/states.cc
+std::unique_ptr<Endpoint> MakeStates(std::vector<ServedModel> models,
+                                     const EndpointLimits& limits);  // text/states.cc
 std::unique_ptr<Endpoint> MakeCouplets(std::vector<ServedModel> models,
                                        const EndpointLimits& limits);  // couplet/endpoint.cc
 

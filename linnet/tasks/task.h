@@ -15,6 +15,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -57,6 +58,16 @@ using TaskLines = std::vector<std::pair<std::string, std::string>>;
 
 using EvalProgress = FunctionRef<void(size_t done, size_t total)>;
 
+// A path of POST requests to models of a task. `make` is as Task::endpoint. `serves` says whether
+// the path can serve a model; if it cannot, the error says `missing`.
+struct MorePath {
+  const char* path;
+  std::unique_ptr<server::Endpoint> (*make)(std::vector<server::ServedModel> models,
+                                            const server::EndpointLimits& limits);
+  bool (*serves)(const server::ServedModel& model);
+  const char* missing;
+};
+
 struct Task {
   std::string_view name;  // as in ModelSpec::task
   std::string_view description;
@@ -77,9 +88,8 @@ struct Task {
   // Makes the endpoint at `path`. The pointer is null if `path` is null.
   std::unique_ptr<server::Endpoint> (*endpoint)(std::vector<server::ServedModel> models,
                                                 const server::EndpointLimits& limits) = nullptr;
-  // Makes the endpoint of POST /v1/states, for models with a keeper; null: clients cannot keep the
-  // states of such models.
-  std::unique_ptr<server::Endpoint> (*states)(std::vector<server::ServedModel> models) = nullptr;
+  // Further paths of POST requests, some of which need options of the server.
+  std::span<const MorePath> more = {};
 };
 
 std::vector<Task> Tasks();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "linnet/error.h"
+#include "linnet/io/json.h"
 
 namespace linnet::server {
 namespace {
@@ -78,6 +79,68 @@ void RefuseUnsupported(const Fields& fields) {
   fields.Text("user", "");  // checks the type; the value is ignored
 }
 
+// The fields that completions and chats share.
+CompletionRequest ParseSampling(const Fields& fields, const Worker& worker,
+                                const EndpointLimits& limits) {
+  RefuseUnsupported(fields);
+  CompletionRequest request;
+  request.options.stop = StopsOf(fields);
+  request.options.choice = ChoiceOf(fields, {}, request.options.seed);
+  request.n = static_cast<size_t>(fields.Integer(
+      "n", 1, 1, static_cast<int64_t>(std::min(limits.candidates, worker.most_sequences()))));
+  request.state = fields.Text("state", "");
+  request.return_state = fields.Flag("return_state", false);
+  request.stream = fields.Flag("stream", false);
+  if (fields.Has("stream_options")) {
+    const Fields more(fields.Value("stream_options"), {"include_usage"}, "'stream_options'");
+    request.usage = more.Flag("include_usage", false);
+  }
+  return request;
+}
+
+// Refuses features of OpenAI's chats that are not supported and would change the answer.
+void RefuseUnsupportedChat(const Fields& fields) {
+  for (const char* name : {"tools", "functions", "tool_choice", "function_call"}) {
+    if (fields.Has(name)) throw InputError("'", name, "' is not supported");
+  }
+  if (fields.Flag("logprobs", false) || fields.Has("top_logprobs")) {
+    throw InputError("'logprobs' of chats are not supported; /v1/completions has them");
+  }
+  if (fields.Has("response_format")) {
+    const Fields form(fields.Value("response_format"), {"type"}, "'response_format'");
+    if (form.Text("type", "") != "text") {
+      throw InputError("'response_format' other than text is not supported");
+    }
+  }
+}
+
+// A message's text: a string, or a list of parts of the type text.
+std::string ContentOf(const json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) throw InputError("a message's 'content' must be a string");
+  std::string text;
+  for (const json& part : content) {
+    const Fields fields(part, {"type", "text"}, "a part of a message's 'content'");
+    if (fields.Text("type", "") != "text") {
+      throw InputError("a message has content of the type ", Quote(fields.Text("type", "")),
+                       "; only text is supported");
+    }
+    text += fields.Text("text", "");
+  }
+  return text;
+}
+
+std::vector<ChatMessage> MessagesOf(const Fields& fields) {
+  const json& list = fields.Value("messages");
+  if (!list.is_array() || list.empty()) throw InputError("'messages' must be a list of messages");
+  std::vector<ChatMessage> messages;
+  for (const json& one : list) {
+    const Fields message(one, {"role", "content", "name", "refusal"}, "a message");
+    messages.push_back({message.Text("role", ""), ContentOf(message.Value("content"))});
+  }
+  return messages;
+}
+
 }  // namespace
 
 // 'prompt' is a string, a list of strings, a list of tokens (one prompt), or a list of lists of
@@ -121,19 +184,44 @@ const std::vector<std::string>& CompletionFields() {
   return names;
 }
 
+const std::vector<std::string>& ChatFields() {
+  static const std::vector<std::string> names = {"messages",
+                                                 "max_tokens",
+                                                 "max_completion_tokens",
+                                                 "n",
+                                                 "temperature",
+                                                 "top_p",
+                                                 "top_k",
+                                                 "seed",
+                                                 "stop",
+                                                 "stream",
+                                                 "stream_options",
+                                                 "model",
+                                                 "state",
+                                                 "return_state",
+                                                 "user",
+                                                 "logit_bias",
+                                                 "logprobs",
+                                                 "top_logprobs",
+                                                 "presence_penalty",
+                                                 "frequency_penalty",
+                                                 "tools",
+                                                 "functions",
+                                                 "tool_choice",
+                                                 "function_call",
+                                                 "store",
+                                                 "response_format"};
+  return names;
+}
+
 CompletionRequest ParseCompletion(const Fields& fields, const Worker& worker,
                                   const Vocabulary& vocabulary, const EndpointLimits& limits) {
-  RefuseUnsupported(fields);
   const size_t most =
       std::min(std::max(limits.candidates, limits.sequences), worker.most_sequences());
-  CompletionRequest request;
+  CompletionRequest request = ParseSampling(fields, worker, limits);
   request.prompts = PromptsOf(fields, worker.model(), vocabulary, most);
   request.options.tokens =
       static_cast<size_t>(fields.Integer("max_tokens", 16, 0, static_cast<int64_t>(limits.tokens)));
-  request.options.stop = StopsOf(fields);
-  request.options.choice = ChoiceOf(fields, {}, request.options.seed);
-  request.n = static_cast<size_t>(fields.Integer(
-      "n", 1, 1, static_cast<int64_t>(std::min(limits.candidates, worker.most_sequences()))));
   if (request.prompts.size() * request.n > most) {
     throw InputError("'prompt' has ", request.prompts.size(), " prompts and 'n' is ", request.n,
                      ": ", request.prompts.size() * request.n, " sequences; at most ", most,
@@ -142,13 +230,21 @@ CompletionRequest ParseCompletion(const Fields& fields, const Worker& worker,
   if (fields.Has("logprobs")) {
     request.logprobs = static_cast<size_t>(fields.Integer("logprobs", 0, 0, kMostLogprobs));
   }
-  request.state = fields.Text("state", "");
-  request.return_state = fields.Flag("return_state", false);
-  request.stream = fields.Flag("stream", false);
-  if (fields.Has("stream_options")) {
-    const Fields more(fields.Value("stream_options"), {"include_usage"}, "'stream_options'");
-    request.usage = more.Flag("include_usage", false);
-  }
+  return request;
+}
+
+CompletionRequest ParseChat(const Fields& fields, const ChatFormat& format, const Worker& worker,
+                            const Vocabulary& vocabulary, const EndpointLimits& limits) {
+  RefuseUnsupportedChat(fields);
+  CompletionRequest request = ParseSampling(fields, worker, limits);
+  const std::string text = format.Text(MessagesOf(fields));
+  request.prompts = {request.state.empty() ? TextPrompt(worker.model(), vocabulary, text)
+                                           : vocabulary.Encode(text)};
+  const auto most = static_cast<int64_t>(limits.tokens);
+  request.options.tokens = static_cast<size_t>(
+      fields.Integer("max_completion_tokens",
+                     fields.Integer("max_tokens", std::min<int64_t>(256, most), 0, most), 0, most));
+  request.options.stop.insert(request.options.stop.end(), format.stop.begin(), format.stop.end());
   return request;
 }
 

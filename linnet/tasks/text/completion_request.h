@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "linnet/tasks/endpoint.h"
+#include "linnet/tasks/text/chat_format.h"
 #include "linnet/tasks/text/text.h"
 #include "linnet/vocabulary.h"
 
@@ -34,10 +35,15 @@ std::vector<std::vector<int32_t>> PromptsOf(const Fields& fields, const Model& m
 // The names of all fields that a request may have.
 const std::vector<std::string>& CompletionFields();
 
+const std::vector<std::string>& ChatFields();
+
 // Throws InputError on a field that is wrong or not supported, on a prompt that the model cannot
 // read, and on more sequences than the limits or the worker allow.
 CompletionRequest ParseCompletion(const Fields& fields, const Worker& worker,
                                   const Vocabulary& vocabulary, const EndpointLimits& limits);
+// The same for POST /v1/chat/completions, whose 'messages' make the prompt.
+CompletionRequest ParseChat(const Fields& fields, const ChatFormat& format, const Worker& worker,
+                            const Vocabulary& vocabulary, const EndpointLimits& limits);
 
 }  // namespace linnet::server
 

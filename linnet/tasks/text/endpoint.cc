@@ -1,4 +1,4 @@
-// POST /v1/completions: text completion in the format of OpenAI's clients (docs/http.md).
+// POST /v1/completions and /v1/chat/completions, in the format of OpenAI's clients (docs/http.md).
 #include <algorithm>
 #include <chrono>
 #include <map>
@@ -31,17 +31,29 @@ struct Choice {
                                  // is kept
   const char* reason = nullptr;  // finish_reason; null until the text ends
   std::string state = {};        // name of the kept state; empty until it is kept
+  bool chat = false;             // the text is a message: blanks before it are left out
+  bool spoken = false;           // the message has begun
   bool returns = false;          // the request wants the state
   bool read = false;             // the model has been asked to read the last token, too
   int open = 1;  // callbacks still to come: ended() and, if it returns a state, kept()
 
   // Number of positions that the model reads: all tokens except the last.
   size_t length() const { return prompt + draft.tokens() - 1; }
-  ordered_json Object(size_t index, const std::string& shown, const char* why) {
-    ordered_json object = {{"text", shown},
-                           {"index", index},
-                           {"logprobs", scores ? scores->Take(shown) : ordered_json()},
-                           {"finish_reason", why ? ordered_json(why) : ordered_json()}};
+  // The element of `choices`, whole or in an event of a stream.
+  ordered_json Object(size_t index, std::string shown, const char* why, bool event) {
+    ordered_json object = {{"index", index}};
+    if (chat) {
+      if (!spoken) shown.erase(0, shown.find_first_not_of(" \n"));  // npos: all
+      ordered_json message = {{"content", shown}};
+      if (!event || !spoken) message["role"] = "assistant";
+      spoken = spoken || !shown.empty();
+      object[event ? "delta" : "message"] = std::move(message);
+      object["logprobs"] = nullptr;
+    } else {
+      object["text"] = shown;
+      object["logprobs"] = scores ? scores->Take(shown) : ordered_json();
+    }
+    object["finish_reason"] = why ? ordered_json(why) : ordered_json();
     if (returns && why) object["state"] = state.empty() ? ordered_json() : ordered_json(state);
     return object;
   }
@@ -56,6 +68,7 @@ struct Session {
   size_t left = 0;                     // number of choices in progress
   size_t trained = 0;                  // number of positions in training
   bool events = false, usage = false;  // CompletionRequest's stream and usage
+  bool chat = false;
   std::shared_ptr<std::atomic<int>> status = std::make_shared<std::atomic<int>>(200);
   std::string model, id, why;  // why: message of an exception; empty if there was none
   int64_t created = 0;
@@ -64,7 +77,9 @@ struct Session {
 
   ordered_json Object(ordered_json list) const {
     return {{"id", id},
-            {"object", "text_completion"},
+            {"object", !chat    ? "text_completion"
+                       : events ? "chat.completion.chunk"
+                                : "chat.completion"},
             {"created", created},
             {"model", model},
             {"choices", std::move(list)}};
@@ -144,7 +159,8 @@ struct Session {
     if (!events) {
       choice.text += shown;
     } else if (!shown.empty() || choice.reason) {
-      ordered_json event = Object(ordered_json::array({choice.Object(i, shown, choice.reason)}));
+      ordered_json event =
+          Object(ordered_json::array({choice.Object(i, shown, choice.reason, true)}));
       if (choice.reason) WarnOfLength(choice.length(), event);
       pipe->Push(Event("", event));
     }
@@ -157,7 +173,7 @@ struct Session {
     size_t longest = 0;
     for (size_t i = 0; i < choices.size(); ++i) {
       Choice& choice = choices[i];
-      text += (i > 0 ? "," : "") + Dump(choice.Object(i, choice.text, choice.reason));
+      text += (i > 0 ? "," : "") + Dump(choice.Object(i, choice.text, choice.reason, false));
       longest = std::max(longest, choice.length());
       choice.scores.reset();
     }
@@ -201,6 +217,7 @@ std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary
       request.options.stream = i;
       session->choices.push_back({TextDraft(vocabulary, request.options), {}, prompt.size()});
       Choice& choice = session->choices.back();
+      choice.chat = session->chat;
       if (request.logprobs) choice.scores.emplace(vocabulary, *request.logprobs);
       if (request.return_state) choice.returns = true, choice.open = 2;
       if (from) choice.prompt += from->state.position();
@@ -235,18 +252,20 @@ std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary
 
 class Completions : public Endpoint {
  public:
-  Completions(std::vector<ServedModel> models, const EndpointLimits& limits)
-      : models_(std::move(models)), limits_(limits) {
+  Completions(std::vector<ServedModel> models, const EndpointLimits& limits, bool chat)
+      : models_(std::move(models)), limits_(limits), chat_(chat) {
     for (const ServedModel& served : models_) {
       vocabularies_.emplace(served.worker, VocabularyOf(served.worker->model()));
     }
   }
 
   Reply Answer(const json& body, std::shared_ptr<Account> account) override {
-    const Fields fields(body, CompletionFields());
+    const Fields fields(body, chat_ ? ChatFields() : CompletionFields());
     const ServedModel& served = Choose(models_, fields);
     const Vocabulary& vocabulary = vocabularies_.at(served.worker);
-    CompletionRequest request = ParseCompletion(fields, *served.worker, vocabulary, limits_);
+    CompletionRequest request =
+        chat_ ? ParseChat(fields, *served.chat, *served.worker, vocabulary, limits_)
+              : ParseCompletion(fields, *served.worker, vocabulary, limits_);
     if (!request.state.empty() || request.return_state) CheckKeeper(served);
     if (request.return_state) {
       served.keeper->CheckRoom(served.worker->model(), request.prompts.size() * request.n);
@@ -259,7 +278,8 @@ class Completions : public Endpoint {
     session->created = std::chrono::duration_cast<std::chrono::seconds>(
                            std::chrono::system_clock::now().time_since_epoch())
                            .count();
-    session->id = StrCat("cmpl-", session->created, "-", ++last_);
+    session->chat = chat_;
+    session->id = StrCat(chat_ ? "chatcmpl-" : "cmpl-", session->created, "-", ++last_);
     session->account = std::move(account);
     const auto id = served.worker->Submit(WorkOf(std::move(request), vocabulary, served, session));
     if (!id) throw Refusal{429, "the queue is full; try again in a moment"};
@@ -269,6 +289,7 @@ class Completions : public Endpoint {
  private:
   std::vector<ServedModel> models_;
   EndpointLimits limits_;
+  const bool chat_;
   std::map<const Worker*, Vocabulary> vocabularies_;
   std::atomic<uint64_t> last_{0};
 };
@@ -277,7 +298,11 @@ class Completions : public Endpoint {
 
 std::unique_ptr<Endpoint> MakeCompletions(std::vector<ServedModel> models,
                                           const EndpointLimits& limits) {
-  return std::make_unique<Completions>(std::move(models), limits);
+  return std::make_unique<Completions>(std::move(models), limits, /*chat=*/false);
+}
+
+std::unique_ptr<Endpoint> MakeChats(std::vector<ServedModel> models, const EndpointLimits& limits) {
+  return std::make_unique<Completions>(std::move(models), limits, /*chat=*/true);
 }
 
 }  // namespace linnet::server

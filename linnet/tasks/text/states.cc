@@ -84,7 +84,7 @@ class States : public Endpoint {
 
 }  // namespace
 
-std::unique_ptr<Endpoint> MakeStates(std::vector<ServedModel> models) {
+std::unique_ptr<Endpoint> MakeStates(std::vector<ServedModel> models, const EndpointLimits&) {
   return std::make_unique<States>(std::move(models));
 }
 

@@ -75,6 +75,19 @@ TaskLines DescribeText(const ModelSpec& spec) {
                           spec.head.tied ? "; embedding and head share one matrix" : "")}};
 }
 
+namespace {
+
+constexpr MorePath kMore[] = {
+    {"/v1/chat/completions", server::MakeChats,
+     [](const server::ServedModel& model) { return model.chat != nullptr; },
+     "this server answers no chats; start it with --chat FORMAT"},
+    {"/v1/states", server::MakeStates,
+     [](const server::ServedModel& model) { return model.keeper != nullptr; },
+     "this server keeps no states; start it with --state-folder DIR"},
+};
+
+}  // namespace
+
 constinit const Task kTextTask = {
     .name = "text",
     .description = "running text",
@@ -83,7 +96,7 @@ constinit const Task kTextTask = {
     .describe = DescribeText,
     .path = "/v1/completions",
     .endpoint = server::MakeCompletions,
-    .states = server::MakeStates,
+    .more = kMore,
 };
 
 }  // namespace linnet
