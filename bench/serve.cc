@@ -210,7 +210,10 @@ std::pair<double, double> EngineTimes(const std::shared_ptr<const Model>& model,
     state.Reset();
     engine.Prefix(state, tokens, tokens.size(), outputs);
   };
-  const auto step = [&] { engine.Step(state, std::span(tokens).last(1), outputs); };
+  const auto step = [&] {
+    if (state.position() >= tokens.size()) state.Reset();
+    engine.Step(state, std::span(tokens).last(1), outputs);
+  };
   const double reading = 1e3 * MedianSeconds({read}, 0.5)[0];
   state.Reset();
   return {reading, 1e3 * MedianSeconds({step}, 0.1)[0]};

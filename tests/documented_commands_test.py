@@ -99,7 +99,8 @@ class Commands(unittest.TestCase):
         if help_of("serve") is None:
             self.skipTest("no linnet-serve")
         answered = 0
-        with Server(BIN, models) as server:
+        with tempfile.TemporaryDirectory() as folder, \
+                Server(BIN, models, "--state-folder", folder, "--chat", "plain") as server:
             for page, command in documented("curl"):
                 with self.subTest(page=str(page), command=" ".join(command)):
                     command = [word.replace("127.0.0.1:8080", f"127.0.0.1:{server.port}") for word in command]

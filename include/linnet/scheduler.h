@@ -40,10 +40,9 @@ struct Request {
   // Returns the next token, or none to end the request. Called first with the head's outputs at
   // the prompt's last token, then with the outputs at each token that it has returned.
   std::function<std::optional<int32_t>(std::span<const float> outputs)> next;
-  // Called once, as the last callback; may be null. Not called if next(), passed() or left()
-  // throws, if
-  // next() returns a token outside the vocabulary, or if the scheduler is destroyed before the
-  // request ends.
+  // Called once, as the last callback; may be null. Not called if next(), passed() or at_end()
+  // throws, if next() returns a token outside the vocabulary, or if the scheduler is destroyed
+  // before the request ends.
   std::function<void(Finished)> finished;
   // State of one sequence, which the prompt continues; null: the prompt begins a sequence. Requests
   // may share a state: each copies it when it starts to run.
@@ -52,15 +51,14 @@ struct Request {
   std::shared_ptr<const std::vector<float>> outputs = {};
   // Called while the prompt is read: after each position in `stops` with the state and empty
   // outputs, and, after the first token is drawn, with the state at the prompt's end and the
-  // outputs. May be null. A later request
-  // that begins with the same tokens can pass that state as `from` and leave these tokens out of
-  // its prompt: its outputs are bit-identical to those without `from`. (The state at the end of a
-  // prompt whose length is not a multiple of Engine::kCutPositions is an exception: it continues
-  // the prompt only up to rounding.)
+  // outputs. May be null. A later request that begins with the same tokens can pass that state as
+  // `from` and leave these tokens out of its prompt: its outputs are bit-identical to those without
+  // `from`. (The state at the end of a prompt whose length is not a multiple of
+  // Engine::kCutPositions is an exception: it continues the prompt only up to rounding.)
   std::function<void(State state, std::span<const float> outputs)> passed = {};
   // Called when next() has ended the request, before `finished`, with the state and the outputs
   // after the last token that next() returned, or at the prompt's end. May be null.
-  std::function<void(State state, std::span<const float> outputs)> left = {};
+  std::function<void(State state, std::span<const float> outputs)> at_end = {};
   // Positions inside the prompt, ascending, at which passed() is called: numbers of tokens, those
   // of `from` included. Multiples of Engine::kCutPositions.
   std::vector<size_t> stops = {};
@@ -106,7 +104,7 @@ class LINNET_API Scheduler {
   bool Cancel(uint64_t id);
 
   // Runs one round: admits waiting requests, reads pieces of prompts, and steps each running
-  // sequence by one token. Returns whether any request is left. If next(), passed() or left()
+  // sequence by one token. Returns whether any request is left. If next(), passed() or at_end()
   // throws, the request ends without a call of `finished`. At its end, Run() rethrows the first
   // exception of the round's callbacks.
   bool Run();

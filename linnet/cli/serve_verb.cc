@@ -212,6 +212,7 @@ void Run(const Options& options) {
   }
   if (!options.quiet) {
     how.log = [](const std::string& line) { std::cerr << line + "\n"; };
+    how.states.log = how.log;
   }
   const std::string key = how.api_key.empty() ? "" : "; requests need the API key";
   const std::string host =

@@ -15,7 +15,7 @@
 namespace linnet {
 
 // Detects when steps of few rows (positions of sequences) are faster on one thread than on a team;
-// there is one Crowd for each number of rows, or for numbers that are alike. If other processes
+// there is one Crowd for each number of rows, or for similar numbers. If other processes
 // crowd the processors, each barrier waits until the operating system runs the last thread of the
 // team again: a team's step of 0.7 ms then takes 20 ms. After kTries team steps in a row with at
 // least one sleep per two barriers, there is a trial: one thread runs kTries steps. The trial

@@ -82,7 +82,7 @@ class LINNET_HIDDEN Engine::Impl {
   };
 
   struct Scratch {
-    std::vector<Crowd> crowds;  // of steps, by the number of rows (below kAloneRows * threads)
+    std::vector<Crowd> crowds;  // by the number of rows, below kAloneRows * threads
     std::array<Crowd, 8>
         prefixes;  // of prefixes up to kBlockRows rows, by their number's logarithm
     struct Member {

@@ -149,21 +149,23 @@ void Whole(Engine& engine, size_t batch, const Input& input, size_t length, std:
   if (input.frames.empty()) return engine.Whole(batch, input.tokens, length, out);
   engine.Whole(batch, input.frames, length, out);
 }
-// Reads the next positions: one as a step, several as a prefix.
-void Read(Engine& engine, State& state, const Input& input, size_t length, std::span<float> out) {
+// Reads the next positions: one as a step, unless it is a prefix, too; several as a prefix.
+void Read(Engine& engine, State& state, const Input& input, size_t length, std::span<float> out,
+          bool prefix = false) {
   if (!input.frames.empty()) return engine.Prefix(state, input.frames, length, out);
-  if (length == 1) return engine.Step(state, input.tokens, out);
+  if (length == 1 && !prefix) return engine.Step(state, input.tokens, out);
   engine.Prefix(state, input.tokens, length, out);
 }
 
 // Outputs of one sequence, read in pieces and continuing from the state.
-Floats InPieces(Engine& engine, State& state, const Input& input, const Pieces& pieces) {
+Floats InPieces(Engine& engine, State& state, const Input& input, const Pieces& pieces,
+                bool prefixes = false) {
   const size_t width = engine.output_size();
   Floats all;
   size_t at = 0;
   for (const size_t piece : pieces) {
     Floats out(piece * width);
-    Read(engine, state, input.Slice(at, piece), piece, out);
+    Read(engine, state, input.Slice(at, piece), piece, out, prefixes);
     all.insert(all.end(), out.begin(), out.end());
     at += piece;
   }
@@ -347,14 +349,18 @@ TEST_P(RnnConformance, CutsAtMultiplesChangeNoBit) {
   for (const Precision precision : kPrecisions) {
     for (const int threads : {1, 2}) {
       Engine engine(of.In(precision), {.threads = threads});
-      for (const Pieces& pieces : std::vector<Pieces>{{32, 2}, {64, 13}, {32, 64, 96, 6}}) {
+      for (const uint64_t stream : {0, 1, 2}) {   // of pairs, parted at different places
+        const size_t last = of.frames() ? 2 : 1;  // a single frame is a step
+        const Pieces cuts[] = {{32, last}, {64, 13}, {32, 64, 96, 6}};
+        const Pieces& pieces = cuts[stream];
         SCOPED_TRACE(StrCat(PrecisionName(precision), ", ", threads, " threads, ", pieces.size(),
                             " pieces, the first of ", pieces[0]));
         size_t length = 0;
         for (const size_t piece : pieces) length += piece;
-        const Input input = of.Sequence(0), after = input.Slice(length, 2);
+        const Input input = of.Sequence(stream), after = input.Slice(length, 2);
         State once = engine.NewState(1), cut = engine.NewState(1);
-        EXPECT_EQ(InPieces(engine, cut, input, pieces), InPieces(engine, once, input, {length}));
+        EXPECT_EQ(InPieces(engine, cut, input, pieces, /*prefixes=*/true),
+                  InPieces(engine, once, input, {length}));
         EXPECT_EQ(InPieces(engine, cut, after, {2}), InPieces(engine, once, after, {2}));
       }
     }

@@ -328,7 +328,7 @@ void Scheduler::Impl::Take(size_t slot, const std::shared_ptr<Entry>& entry, con
   }
   if (slots_[slot] != entry) return;  // its own callback canceled it
   if (!drawn.token) {
-    Pass(slot, entry->request.left, outputs);
+    Pass(slot, entry->request.at_end, outputs);
     if (slots_[slot] == entry) End(slot, Finished::kEnded);
     return;
   }

@@ -201,11 +201,15 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence,
       request.outputs = std::shared_ptr<const std::vector<float>>(from, &from->outputs);
     }
   }
-  if (job->work.left) {
-    request.left = [job, sequence](State state, std::span<const float> outputs) {
-      const Job::Sequence& one = job->sequences[sequence];
-      if (!one.failed)
-        job->work.left(sequence, Snapshot(std::move(state), {outputs.begin(), outputs.end()}));
+  if (job->work.at_end) {
+    request.at_end = [job, sequence](State state, std::span<const float> outputs) {
+      Job::Sequence& one = job->sequences[sequence];
+      if (one.failed) return;
+      try {
+        job->work.at_end(sequence, Snapshot(std::move(state), {outputs.begin(), outputs.end()}));
+      } catch (const std::exception& error) {  // out of memory
+        one.failed = true, one.why = error.what();
+      }
     };
   }
   // The snapshots of a prompt that continues another sequence would need that sequence's tokens.

@@ -282,22 +282,17 @@ void Server::Impl::AddStates() {
   const auto name_of = [](const HttpRequest& request) {
     return request.path.substr(std::string_view(kStates).size() + 1);
   };
-  const auto none = [](const std::string& name) {
-    return ErrorResponse(404,
-                         StrCat("no state ", Quote(name), "; GET /v1/states lists the states"));
-  };
   routes[kStates].get = [this, describe](const HttpRequest&) {
     ordered_json list = {{"object", "list"}, {"data", ordered_json::array()}};
     for (const StateStore::Info& info : states->List()) list["data"].push_back(describe(info));
     return JsonResponse(list);
   };
-  one_state.get = [this, describe, name_of, none](const HttpRequest& request) {
-    const auto info = states->Get(name_of(request));
-    return info ? JsonResponse(describe(*info)) : none(name_of(request));
+  one_state.get = [this, describe, name_of](const HttpRequest& request) {
+    return JsonResponse(describe(states->Get(name_of(request))));
   };
-  one_state.remove = [this, name_of, none](const HttpRequest& request) {
+  one_state.remove = [this, name_of](const HttpRequest& request) {
     const std::string name = name_of(request);
-    if (!states->Remove(name)) return none(name);
+    states->Remove(name);
     return JsonResponse({{"id", name}, {"object", "state"}, {"deleted", true}});
   };
 }

@@ -66,9 +66,14 @@ Snapshot ReadSnapshot(const std::string& base, const Model& model, size_t most) 
   return snapshot;
 }
 
-void RemoveSnapshot(const std::string& base) {
-  std::error_code error;
-  for (const char* part : {kState, kOutputs}) fs::remove(base + part, error);
+bool RemoveSnapshot(const std::string& base) {
+  bool left = false;
+  for (const char* part : {kState, kOutputs}) {
+    std::error_code error;
+    fs::remove(base + part, error);
+    left = left || error;
+  }
+  return !left;
 }
 
 double SnapshotBytes(const std::string& base) {

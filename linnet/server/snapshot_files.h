@@ -26,7 +26,7 @@ void WriteSnapshot(const std::string& base, const Snapshot& snapshot, const Mode
 // missing, damaged, of another kind or model, or holds several sequences.
 Snapshot ReadSnapshot(const std::string& base, const Model& model, size_t most);
 
-void RemoveSnapshot(const std::string& base);    // the files that exist
+bool RemoveSnapshot(const std::string& base);    // returns whether no file is left
 double SnapshotBytes(const std::string& base);   // the files' sizes
 std::string StateFile(const std::string& base);  // the path of BASE.state
 

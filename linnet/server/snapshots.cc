@@ -159,9 +159,10 @@ void Snapshots::Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snap
     return;
   }
   if (!options_.folder.empty() && prefix.size() >= options_.folder_from) {
-    std::string name = NamesOf(prefix).back();
+    std::string name = NameOf(prefix);
     const std::lock_guard lock(mutex_);
-    if (to_write_.size() < kMostWaiting) to_write_.emplace_back(std::move(name), snapshot);
+    const size_t most = use == Use::kLikely ? kMostWaiting : kMostWaiting / 2;
+    if (to_write_.size() < most) to_write_.emplace_back(std::move(name), snapshot);
     wake_.notify_all();
   }
   Insert(prefix, key, std::move(snapshot), use);
@@ -195,12 +196,23 @@ std::string Snapshots::BaseOf(const std::string& name) const {
   return fs::path(options_.folder) / name;
 }
 
-std::vector<std::string> Snapshots::NamesOf(std::span<const int32_t> tokens) const {
-  if (options_.folder.empty()) return {};
+Sha256 Snapshots::HashOfModel() const {
   // Where the engine cuts is part of the name, because the bits of a state depend on it.
   const uint64_t origin[] = {model_->fingerprint(), Engine::kCutPositions};
   Sha256 hash;
   hash.Update(std::as_bytes(std::span(origin)));
+  return hash;
+}
+
+std::string Snapshots::NameOf(std::span<const int32_t> tokens) const {
+  Sha256 hash = HashOfModel();
+  hash.Update(std::as_bytes(tokens));
+  return hash.Hex();
+}
+
+std::vector<std::string> Snapshots::NamesOf(std::span<const int32_t> tokens) const {
+  if (options_.folder.empty()) return {};
+  Sha256 hash = HashOfModel();
   std::vector<std::string> names;
   for (size_t at = 0; at < tokens.size(); at += Engine::kCutPositions) {
     hash.Update(

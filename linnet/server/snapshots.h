@@ -39,6 +39,7 @@
 #include <utility>
 #include <vector>
 
+#include "linnet/io/sha256.h"
 #include "linnet/state.h"
 #include "linnet/tasks/endpoint.h"
 
@@ -101,7 +102,10 @@ class Snapshots {
   // A hash of each prefix whose length is a multiple of Engine::kCutPositions, then one of the
   // whole prompt.
   static std::vector<uint64_t> KeysOf(std::span<const int32_t> tokens);
-  // The names of the same prefixes' files; empty without a folder.
+  // The names of the files of a prefix, and of all these prefixes; NamesOf() is empty without a
+  // folder.
+  Sha256 HashOfModel() const;
+  std::string NameOf(std::span<const int32_t> tokens) const;
   std::vector<std::string> NamesOf(std::span<const int32_t> tokens) const;
 
   // Returns the length of the longest of these prefixes that an earlier prompt has, too.

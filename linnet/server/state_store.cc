@@ -1,7 +1,12 @@
 #include "linnet/server/state_store.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cctype>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -22,6 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kLongest = 64;        // characters of a name
+constexpr size_t kMostPending = 256;   // states that are being written
 constexpr char kFolder[] = ".states";  // the states of MODEL are in FOLDER/MODEL.states
 
 bool IsStateName(const std::string& name) {
@@ -39,44 +45,36 @@ int64_t SecondsOf(const fs::path& file) {
   return std::chrono::duration_cast<std::chrono::seconds>(system.time_since_epoch()).count();
 }
 
-Refusal None(const std::string& model, const std::string& name) {
-  return {404, StrCat("the model '", model, "' has no state ", Quote(name),
-                      "; GET /v1/states lists the states")};
+Refusal None(const std::string& name) {
+  return {404, StrCat("no state ", Quote(name), "; GET /v1/states lists the states")};
 }
 
-Refusal Taken(const std::string& name) {
-  return {409, StrCat("there is a state '", name, "'; choose another name, or delete it first")};
+// Upper bound of the bytes of a new state's files. (A cache may have grown beyond it.)
+double FileBytes(const Model& model) {
+  constexpr size_t kHeaders = 1 << 13;
+  return static_cast<double>(StateBytes(model.spec(), model.precision()) + kHeaders) +
+         sizeof(float) * static_cast<double>(model.spec().OutputSize());
 }
 
 }  // namespace
 
 StateStore::StateStore(const StateStoreOptions& options) : options_(options) {
   MakeFolder(options_.folder);
-  std::error_code error;
-  std::vector<fs::path> orphans;
-  for (const fs::directory_entry& folder : fs::directory_iterator(options_.folder, error)) {
-    if (IsOrphan(folder, [](const std::string& name) { return name == kProbe; })) {
-      orphans.push_back(folder.path());
-    }
-    if (folder.path().extension() != kFolder) continue;
-    for (const fs::directory_entry& file : fs::directory_iterator(folder.path(), error)) {
-      const std::string name = file.path().filename();
-      if (IsOrphan(file, [](const std::string& of) { return IsSnapshotFile(of, IsStateName); })) {
-        orphans.push_back(file.path());
-      }
-      if (!IsSnapshotFile(name, IsStateName)) continue;
-      Info info{.name = file.path().stem(), .model = folder.path().stem()};
-      if (StateFile(info.name) != name) {  // the outputs, which are of no use without a state
-        if (!fs::exists(StateFile(BaseOf(info)))) orphans.push_back(file.path());
-        continue;
-      }
-      info.bytes = SnapshotBytes(BaseOf(info));
-      info.created = SecondsOf(file.path());
-      states_[info.name] = info;
-    }
+  const std::string lock = fs::path(options_.folder) / "lock";
+  lock_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (lock_ < 0) {
+    throw InputError(lock, ": ", std::system_category().message(errno), "; give another folder");
   }
-  for (const fs::path& orphan : orphans) fs::remove(orphan, error);
-  AtomicFile probe(fs::path(options_.folder) / kProbe);  // throws if the folder is not writable
+  if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    close(lock_);
+    throw InputError(options_.folder, ": another server uses this folder; give another one");
+  }
+  try {
+    Scan(options_.folder);
+  } catch (const fs::filesystem_error& error) {
+    close(lock_);
+    throw InputError(options_.folder, ": ", error.code().message(), "; give another folder");
+  }
   writer_ = std::thread([this] { WriteLoop(); });
 }
 
@@ -87,10 +85,48 @@ StateStore::~StateStore() {
   }
   wake_.notify_all();
   writer_.join();
+  close(lock_);
+}
+
+void StateStore::Scan(const std::string& folder) {
+  std::vector<fs::path> orphans;
+  const auto is_mine = [](const std::string& name) { return IsSnapshotFile(name, IsStateName); };
+  for (const fs::directory_entry& of_model : fs::directory_iterator(folder)) {
+    if (of_model.path().extension() != kFolder || !of_model.is_directory()) continue;
+    for (const fs::directory_entry& file : fs::directory_iterator(of_model.path())) {
+      if (IsOrphan(file, is_mine)) orphans.push_back(file.path());
+      const std::string name = file.path().filename();
+      if (!is_mine(name) || !fs::is_regular_file(file.symlink_status())) continue;
+      Info info{.name = file.path().stem(), .model = of_model.path().stem()};
+      if (StateFile(info.name) == name) {
+        info.bytes = SnapshotBytes(BaseOf(info));
+        info.created = SecondsOf(file.path());
+        Add(info);
+      } else if (!fs::exists(StateFile(BaseOf(info)))) {
+        orphans.push_back(file.path());  // outputs without a state
+      }
+    }
+  }
+  for (const fs::path& orphan : orphans) fs::remove(orphan);
 }
 
 std::string StateStore::BaseOf(const Info& info) const {
   return fs::path(options_.folder) / (info.model + kFolder) / info.name;
+}
+
+const StateStore::Entry& StateStore::At(const std::string& name) const {
+  const auto found = states_.find(name);
+  if (found == states_.end()) throw None(name);
+  return found->second;
+}
+
+void StateStore::Add(const Info& info) {
+  states_[info.name] = {info, ++last_number_, {}};
+  bytes_ += info.bytes;
+}
+
+void StateStore::Log(const std::string& line) const {
+  if (options_.log) options_.log(line);
 }
 
 std::string StateStore::NewName() {
@@ -104,41 +140,45 @@ std::string StateStore::NewName() {
   return name;
 }
 
-void StateStore::CheckNew(const std::string& name) const {
-  if (!IsStateName(name)) {
-    throw InputError("the name ", Quote(name), " of a state: use 1 to ", kLongest,
+std::shared_ptr<void> StateStore::Reserve(const Model& model, size_t count,
+                                          const std::optional<std::string>& name) {
+  if (name && !IsStateName(*name)) {
+    throw InputError("the name ", Quote(*name), " of a state: use 1 to ", kLongest,
                      " letters, digits, '.', '_' and '-', and no '.' at the beginning");
   }
+  const double bytes = static_cast<double>(count) * FileBytes(model);
+  const auto release = [this, bytes, name](void*) {
+    const std::lock_guard lock(mutex_);
+    reserved_ -= bytes;
+    if (name) taken_.erase(*name);
+  };
   const std::lock_guard lock(mutex_);
-  if (states_.contains(name)) throw Taken(name);
-}
-
-void StateStore::CheckRoom(const Model& model, size_t count) const {
-  double bytes =
-      static_cast<double>(count) * static_cast<double>(StateBytes(model.spec(), model.precision()));
-  const std::lock_guard lock(mutex_);
-  for (const auto& [name, info] : states_) bytes += info.bytes;
-  if (bytes > options_.bytes) {
+  if (name && (states_.contains(*name) || taken_.contains(*name))) {
+    throw Refusal{
+        409, StrCat("there is a state '", *name, "'; choose another name, or delete it first")};
+  }
+  if (bytes_ + reserved_ + bytes > options_.bytes) {
     throw Refusal{507, StrCat("no room for ", count == 1 ? "another state" : "more states",
                               ": the server keeps at most ", FormatBytes(options_.bytes),
                               " of states; delete some (DELETE /v1/states/NAME)")};
   }
+  if (pending_.size() >= kMostPending) {
+    throw Refusal{429, "too many states are being written; try again in a moment"};
+  }
+  if (name) taken_.insert(*name);
+  reserved_ += bytes;
+  return std::shared_ptr<void>(nullptr, release);
 }
 
 void StateStore::Keep(const std::string& model_name, std::shared_ptr<const Model> model,
                       const std::string& name, Snapshot snapshot,
                       std::function<void(const std::string& fault)> done) {
-  Info info{.name = name, .model = model_name};
-  info.bytes = static_cast<double>(snapshot.state.bytes());
-  {
-    const std::lock_guard lock(mutex_);
-    if (states_.try_emplace(name, info).second) {
-      pending_.push_back({std::move(info), std::move(model), std::move(snapshot), std::move(done)});
-      wake_.notify_all();
-      return;
-    }
-  }
-  done(Taken(name).message);
+  const std::lock_guard lock(mutex_);
+  pending_.push_back({{.name = name, .model = model_name},
+                      std::move(model),
+                      std::move(snapshot),
+                      std::move(done)});
+  wake_.notify_all();
 }
 
 void StateStore::WriteLoop() {
@@ -149,71 +189,95 @@ void StateStore::WriteLoop() {
     Pending pending = std::move(pending_.front());
     pending_.pop_front();
     lock.unlock();
-    const std::string fault = Write(pending);
+    const bool written = Write(pending);
     lock.lock();
-    if (fault.empty()) {
-      states_[pending.info.name] = pending.info;
-    } else {
-      states_.erase(pending.info.name);
-    }
+    if (written) Add(pending.info);
     lock.unlock();
-    pending.done(fault);
+    try {
+      pending.done(written ? "" : "the state was not kept: its file could not be written");
+    } catch (const std::exception& error) {  // out of memory; the request ends after its time
+      Log(StrCat("the state ", pending.info.name, ": ", error.what()));
+    }
     lock.lock();
   }
 }
 
-std::string StateStore::Write(Pending& pending) {
+bool StateStore::Write(Pending& pending) const {
   const std::string base = BaseOf(pending.info);
   try {
     MakeFolder(fs::path(base).parent_path());
     WriteSnapshot(base, pending.snapshot, *pending.model);
     pending.info.bytes = SnapshotBytes(base);
     pending.info.created = SecondsOf(StateFile(base));
-    return "";
+    return true;
   } catch (const std::exception& error) {
     RemoveSnapshot(base);
-    return StrCat("the state was not kept: ", error.what());
+    Log(error.what());
+    return false;
   }
 }
 
 std::shared_ptr<const Snapshot> StateStore::Find(const std::string& model_name, const Model& model,
                                                  const std::string& name) {
-  const std::optional<Info> info = Get(name);
-  if (!info || info->model != model_name) throw None(model_name, name);
-  const std::string base = BaseOf(*info);
-  try {
-    return std::make_shared<const Snapshot>(
-        ReadSnapshot(base, model, static_cast<size_t>(info->bytes)));
-  } catch (const Error& error) {  // damaged, removed, or of other weights; clients see no paths
-    std::string why = error.what();
-    if (why.starts_with(base)) why.replace(0, base.size(), name);
-    throw Refusal{409, why};
+  Info info;
+  uint64_t number = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    const Entry& entry = At(name);
+    if (entry.info.model != model_name) throw None(name);
+    if (auto snapshot = entry.snapshot.lock()) return snapshot;
+    info = entry.info, number = entry.number;
   }
+  std::shared_ptr<const Snapshot> snapshot;
+  try {
+    snapshot = std::make_shared<const Snapshot>(
+        ReadSnapshot(BaseOf(info), model, static_cast<size_t>(info.bytes)));
+  } catch (const Error& error) {
+    Log(error.what());
+  }
+  const std::lock_guard lock(mutex_);
+  const auto found = states_.find(name);
+  // Otherwise the state was removed meanwhile, and its name perhaps given to another one.
+  if (found == states_.end() || found->second.number != number) throw None(name);
+  if (!snapshot) {
+    throw Refusal{409,
+                  StrCat("the state '", name,
+                         "' cannot be used: its files are damaged, or other weights or another "
+                         "precision of the model made it")};
+  }
+  found->second.snapshot = snapshot;
+  return snapshot;
 }
 
 std::vector<StateStore::Info> StateStore::List() const {
   const std::lock_guard lock(mutex_);
   std::vector<Info> list;
-  for (const auto& [name, info] : states_) {
-    if (info.created != 0) list.push_back(info);
-  }
+  for (const auto& [name, entry] : states_) list.push_back(entry.info);
   return list;
 }
 
-std::optional<StateStore::Info> StateStore::Get(const std::string& name) const {
+StateStore::Info StateStore::Get(const std::string& name) const {
   const std::lock_guard lock(mutex_);
-  const auto found = states_.find(name);
-  if (found == states_.end() || found->second.created == 0) return {};
-  return found->second;
+  return At(name).info;
 }
 
-bool StateStore::Remove(const std::string& name) {
+void StateStore::Remove(const std::string& name) {
+  Entry entry;
+  {
+    const std::lock_guard lock(mutex_);
+    entry = At(name);
+    states_.erase(name);
+    taken_.insert(name);
+  }
+  const bool removed = RemoveSnapshot(BaseOf(entry.info));
   const std::lock_guard lock(mutex_);
-  const auto found = states_.find(name);
-  if (found == states_.end() || found->second.created == 0) return false;
-  RemoveSnapshot(BaseOf(found->second));
-  states_.erase(found);
-  return true;
+  taken_.erase(name);
+  if (removed) {
+    bytes_ -= entry.info.bytes;
+  } else {
+    states_.emplace(name, entry);
+    throw RuntimeError("the state '", name, "' could not be removed");
+  }
 }
 
 }  // namespace linnet::server

@@ -1,15 +1,17 @@
 // Keeps sequences for clients, by name, in files that survive the process.
 //
 //   StateStore store({.folder = "states", .bytes = 1e9});
-//   store.Keep("shakespeare", model, store.NewName(), std::move(snapshot),
+//   const auto room = store.Reserve(*model, /*count=*/1, "name");
+//   store.Keep("shakespeare", model, "name", std::move(snapshot),
 //              [](const std::string& fault) { ... });          // on the store's thread
-//   auto snapshot = store.Find("shakespeare", *model, name);
-//   store.Remove(name);
+//   auto snapshot = store.Find("shakespeare", *model, "name");
+//   store.Remove("name");
 //
-// A state never changes: what continues it makes a new one. It is kept until somebody removes it;
+// A state never changes: a continued text makes a new one. It is kept until somebody removes it;
 // once the files reach options.bytes, further states are refused. A state has the file
-// FOLDER/MODEL/NAME.state and, for the outputs, NAME.outputs (snapshot_files.h). Files are written
-// on a thread of their own and synced to the disk before `done` is called.
+// FOLDER/MODEL.states/NAME.state and, for the outputs, NAME.outputs (snapshot_files.h). Files are
+// written on a thread of their own and synced before `done` is called. A folder belongs to one
+// store at a time.
 #ifndef LINNET_SERVER_STATE_STORE_H_
 #define LINNET_SERVER_STATE_STORE_H_
 
@@ -21,6 +23,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -32,18 +35,21 @@ namespace linnet::server {
 struct StateStoreOptions {
   std::string folder;
   double bytes = 1e9;  // maximum size of the files
+  // Called with a line about each file that cannot be read or written, from any thread; may be
+  // empty. Clients do not learn the paths.
+  std::function<void(const std::string& line)> log = {};
 };
 
 class StateStore : public StateKeeper {
  public:
-  // Throws InputError if the folder cannot be created, read or written. Removes what killed
-  // processes left: temporary files, and outputs without a state.
+  // Throws InputError if the folder cannot be created, read or written, or if another store uses
+  // it. Removes what killed processes left: temporary files, and outputs without a state.
   explicit StateStore(const StateStoreOptions& options);
   ~StateStore() override;  // writes all pending states
 
   std::string NewName() override;
-  void CheckNew(const std::string& name) const override;
-  void CheckRoom(const Model& model, size_t count) const override;
+  std::shared_ptr<void> Reserve(const Model& model, size_t count,
+                                const std::optional<std::string>& name) override;
   void Keep(const std::string& model_name, std::shared_ptr<const Model> model,
             const std::string& name, Snapshot snapshot,
             std::function<void(const std::string& fault)> done) override;
@@ -57,11 +63,16 @@ class StateStore : public StateKeeper {
   };
   // All states, in the order of their names.
   std::vector<Info> List() const;
-  std::optional<Info> Get(const std::string& name) const;
-  // Returns whether there was such a state.
-  bool Remove(const std::string& name);
+  // Throw Refusal (404) if there is no such state. Remove() throws RuntimeError if that fails.
+  Info Get(const std::string& name) const;
+  void Remove(const std::string& name);
 
  private:
+  struct Entry {
+    Info info;
+    uint64_t number;                         // different for each state that is ever kept
+    std::weak_ptr<const Snapshot> snapshot;  // if it is in use
+  };
   struct Pending {
     Info info;
     std::shared_ptr<const Model> model;
@@ -69,14 +80,23 @@ class StateStore : public StateKeeper {
     std::function<void(const std::string& fault)> done;
   };
 
+  void Scan(const std::string& folder);
   std::string BaseOf(const Info& info) const;
+  // The entry of this name. Requires mutex_; throws Refusal (404).
+  const Entry& At(const std::string& name) const;
+  void Add(const Info& info);  // requires mutex_
+  void Log(const std::string& line) const;
   void WriteLoop();
-  std::string Write(Pending& pending);
+  bool Write(Pending& pending) const;
 
   const StateStoreOptions options_;
+  int lock_ = -1;             // the file whose lock says that this store uses the folder
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable wake_;
-  std::map<std::string, Info> states_;  // by name; those being written have the creation time 0
+  std::map<std::string, Entry> states_;  // by name
+  std::set<std::string> taken_;      // names that are reserved, or whose files are being removed
+  double bytes_ = 0, reserved_ = 0;  // of the files, and for states that are not written yet
+  uint64_t last_number_ = 0;
   std::deque<Pending> pending_;
   bool stop_ = false;
   std::thread writer_;

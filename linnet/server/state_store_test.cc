@@ -3,13 +3,17 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <vector>
 
+#include "linnet/engine.h"
+#include "linnet/error.h"
 #include "linnet/server/test_util.h"
 
 namespace linnet::server {
@@ -83,14 +87,16 @@ TEST_F(States, ContinueBitForBitAlsoAfterARestart) {
 
 TEST_F(States, AfterAPromptContinueTheText) {
   const RunningServer server = Serve();
-  const json kept = Post(server, "/v1/states", {{"prompt", "once upon"}, {"id", "tale"}});
+  const std::string first(Engine::kCutPositions - 1, 'o');
+  const json kept = Post(server, "/v1/states", {{"prompt", first}, {"id", "tale"}});
   EXPECT_EQ(kept["id"], "tale");
+  ASSERT_EQ(kept["tokens"], Engine::kCutPositions);  // so continuations are exact
   const json copy = Post(server, "/v1/states", {{"state", "tale"}, {"id", "tale.2"}});
   EXPECT_EQ(copy["tokens"], kept["tokens"]);
   const json more = Post(server, "/v1/states", {{"state", "tale.2"}, {"prompt", " a time"}});
   EXPECT_EQ(more["tokens"].get<int>() - 7, kept["tokens"].get<int>());
   const auto text = [&](const json& body) { return Complete(server, body)["choices"][0]["text"]; };
-  const json want = text({{"prompt", "once upon a time"}, {"max_tokens", 30}});
+  const json want = text({{"prompt", first + " a time"}, {"max_tokens", 30}});
   EXPECT_EQ(text({{"state", more["id"]}, {"max_tokens", 30}}), want);
   EXPECT_EQ(text({{"state", "tale"}, {"prompt", " a time"}, {"max_tokens", 30}}), want);
   // A stop string is read, too: the next text begins after it.
@@ -131,8 +137,9 @@ TEST_F(States, AreListedAndRemoved) {
   EXPECT_EQ(names(), "b ");
   EXPECT_EQ(client.Put("/v1/states/b", "{}", "application/json")->status, 405);
   size_t files = 0;
-  for (const auto& file : fs::recursive_directory_iterator(folder_))
+  for (const auto& file : fs::directory_iterator(folder_ + "/text.states")) {
     files += file.is_regular_file();
+  }
   EXPECT_EQ(files, 2u);  // b.state and b.outputs
 }
 
@@ -147,19 +154,27 @@ TEST_F(States, AreRefusedWithAReason) {
   Post(server, "/v1/states", {{"prompt", json::array({"x", "y"})}}, 400);
   Post(server, "/v1/states", {{"state", "none"}}, 404);
   Complete(server, {{"state", "none"}}, 404);
+  Complete(server, {{"state", ""}}, 404);
   Complete(server, {{"state", "../text.states/a"}}, 404);
   Complete(server, {{"state", "a"}, {"prompt", json::array({"x", "y"})}}, 400);
   Complete(server, {{"state", 3}}, 400);
-  // Of other weights, damaged, or gone.
-  const auto of_state = [](const RunningServer& of) {
+}
+
+TEST_F(States, CannotBeUsedIfDamagedOrOfOtherWeights) {
+  const auto refusal = [](const RunningServer& of) {
     return Complete(of, {{"state", "a"}}, 409)["error"]["message"].get<std::string>();
   };
-  EXPECT_EQ(of_state(Serve(1e9, 2)).find(folder_), std::string::npos);
+  {
+    const RunningServer server = Serve();
+    Post(server, "/v1/states", {{"prompt", "x"}, {"id", "a"}});
+  }
+  EXPECT_EQ(refusal(Serve(1e9, 2)).find(folder_), std::string::npos);
+  const RunningServer server = Serve();
   const std::string file = folder_ + "/text.states/a.state";
   fs::resize_file(file, fs::file_size(file) / 2);
-  of_state(server);
+  refusal(server);
   fs::remove(file);
-  of_state(server);
+  refusal(server);
 }
 
 TEST_F(States, FitIntoTheFolder) {
@@ -169,7 +184,8 @@ TEST_F(States, FitIntoTheFolder) {
     Post(server, "/v1/states", {{"prompt", "x"}, {"id", "a"}});
     bytes = json::parse(Client(server).Get("/v1/states/a")->body)["bytes"];
   }
-  const RunningServer server = Serve(2.1 * bytes);
+  constexpr double kHeaders = 8192;  // reserved for them, though they take less
+  const RunningServer server = Serve(2 * bytes + kHeaders);
   Complete(server, {{"prompt", "x"}, {"n", 3}, {"return_state", true}}, 507);
   Post(server, "/v1/states", {{"prompt", "x"}, {"id", "b"}});
   Post(server, "/v1/states", {{"prompt", "x"}, {"id", "c"}}, 507);
@@ -186,6 +202,30 @@ TEST_F(States, SweepWhatKilledProcessesLeft) {
   EXPECT_FALSE(fs::exists(folder + "a.outputs"));
   EXPECT_TRUE(fs::exists(folder + "notes.txt"));
   Complete(server, {{"state", "b"}}, 409);
+}
+
+// Of several requests that want one name, one gets it.
+TEST_F(States, HaveOneNameEach) {
+  const RunningServer server = Serve();
+  std::atomic<int> kept{0}, refused{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 8; ++i) {
+    clients.emplace_back([&] {
+      const json body = {{"prompt", std::string(200, 'x')}, {"id", "a"}};
+      const httplib::Result result =
+          Client(server).Post("/v1/states", body.dump(), "application/json");
+      kept += result && result->status == 200;
+      refused += result && result->status == 409;
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(kept, 1);
+  EXPECT_EQ(refused, 7);
+}
+
+TEST_F(States, FolderBelongsToOneServer) {
+  const RunningServer server = Serve();
+  EXPECT_THROW(StateStore({.folder = folder_}), Error);
 }
 
 TEST_F(States, NeedAFolder) {

@@ -40,7 +40,7 @@ struct Snapshot {
   std::vector<float> outputs;  // may be empty: then only a prompt continues the sequence
 };
 
-// Several sequences that continue one prompt. ended() and left() are called on the thread of the
+// Several sequences that continue one prompt. ended() and at_end() are called on the thread of the
 // Worker. next() and begun() may be called on engine threads; next() may run for several sequences
 // at the same time. None of these functions may block, because all running sequences would wait.
 struct Work {
@@ -59,7 +59,7 @@ struct Work {
   std::shared_ptr<const Snapshot> from = {};
   // Called when next() has ended a sequence, before ended(), with the sequence after the last token
   // that next() returned. The function may be empty.
-  std::function<void(size_t sequence, Snapshot end)> left = {};
+  std::function<void(size_t sequence, Snapshot end)> at_end = {};
 };
 
 // Sequences that a server keeps for its clients, by name (server/state_store.h). Thread-safe.
@@ -68,17 +68,19 @@ class StateKeeper {
   virtual ~StateKeeper() = default;
   // A name that no state has.
   virtual std::string NewName() = 0;
-  // Throws InputError if the name cannot be a state's name, and Refusal if a state has it (409) or
-  // if there is no room for `count` more states of this model (507).
-  virtual void CheckNew(const std::string& name) const = 0;
-  virtual void CheckRoom(const Model& model, size_t count) const = 0;
-  // Keeps a state of a model, on another thread. Then calls done(fault); an empty fault: the state
-  // is on the disk.
+  // Reserves room for `count` more states of this model and, if given, a name for one of them,
+  // until the result is destroyed. Throws InputError if the name cannot be a state's name, and
+  // Refusal if a state has it (409), if there is no room (507), or if too many states are being
+  // written (429).
+  virtual std::shared_ptr<void> Reserve(const Model& model, size_t count,
+                                        const std::optional<std::string>& name) = 0;
+  // Keeps a state of a model, for which room is reserved, under a reserved or new name. Writes it
+  // on another thread, which then calls done(fault); an empty fault: the state is on the disk.
   virtual void Keep(const std::string& model_name, std::shared_ptr<const Model> model,
                     const std::string& name, Snapshot snapshot,
                     std::function<void(const std::string& fault)> done) = 0;
   // Throws Refusal if the model has no state of this name (404), or if its files cannot be used
-  // (409): damaged, or of other weights.
+  // (409): damaged, or of other weights. Users of a state share one copy.
   virtual std::shared_ptr<const Snapshot> Find(const std::string& model_name, const Model& model,
                                                const std::string& name) = 0;
 };

@@ -88,7 +88,7 @@ CompletionRequest ParseSampling(const Fields& fields, const Worker& worker,
   request.options.choice = ChoiceOf(fields, {}, request.options.seed);
   request.n = static_cast<size_t>(fields.Integer(
       "n", 1, 1, static_cast<int64_t>(std::min(limits.candidates, worker.most_sequences()))));
-  request.state = fields.Text("state", "");
+  if (fields.Has("state")) request.state = fields.Text("state", "");
   request.return_state = fields.Flag("return_state", false);
   request.stream = fields.Flag("stream", false);
   if (fields.Has("stream_options")) {
@@ -238,8 +238,8 @@ CompletionRequest ParseChat(const Fields& fields, const ChatFormat& format, cons
   RefuseUnsupportedChat(fields);
   CompletionRequest request = ParseSampling(fields, worker, limits);
   const std::string text = format.Text(MessagesOf(fields));
-  request.prompts = {request.state.empty() ? TextPrompt(worker.model(), vocabulary, text)
-                                           : vocabulary.Encode(text)};
+  request.prompts = {request.state ? vocabulary.Encode(text)
+                                   : TextPrompt(worker.model(), vocabulary, text)};
   const auto most = static_cast<int64_t>(limits.tokens);
   request.options.tokens = static_cast<size_t>(
       fields.Integer("max_completion_tokens",

@@ -18,7 +18,7 @@ namespace linnet::server {
 
 struct CompletionRequest {
   std::vector<std::vector<int32_t>> prompts;  // made by TextPrompt()
-  std::string state;                          // name of the state that the only prompt continues
+  std::optional<std::string> state;           // name of the state that the only prompt continues
   bool return_state = false;                  // keep the state at the end of each text
   size_t n = 1;                               // sequences per prompt
   TextOptions options;

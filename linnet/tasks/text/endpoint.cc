@@ -31,6 +31,7 @@ struct Choice {
                                  // is kept
   const char* reason = nullptr;  // finish_reason; null until the text ends
   std::string state = {};        // name of the kept state; empty until it is kept
+  std::string fault = {};        // why the state was not kept
   bool chat = false;             // the text is a message: blanks before it are left out
   bool spoken = false;           // the message has begun
   bool returns = false;          // the request wants the state
@@ -55,6 +56,7 @@ struct Choice {
     }
     object["finish_reason"] = why ? ordered_json(why) : ordered_json();
     if (returns && why) object["state"] = state.empty() ? ordered_json() : ordered_json(state);
+    if (returns && why && !fault.empty()) object["state_error"] = fault;
     return object;
   }
 };
@@ -74,6 +76,7 @@ struct Session {
   int64_t created = 0;
   std::shared_ptr<Pipe> pipe = std::make_shared<Pipe>();
   std::shared_ptr<Account> account;
+  std::shared_ptr<void> room;  // for the states that are kept
 
   ordered_json Object(ordered_json list) const {
     return {{"id", id},
@@ -140,11 +143,7 @@ struct Session {
   // The state of choice `i` is kept under this name or, with a fault, is not kept.
   void Kept(size_t i, const std::string& name, const std::string& fault) {
     const std::lock_guard lock(mutex);
-    if (fault.empty()) {
-      choices[i].state = name;
-    } else {
-      why = fault;
-    }
+    (fault.empty() ? choices[i].state : choices[i].fault) = fault.empty() ? name : fault;
     Close(i, 1);
   }
   void Close(size_t i, int callbacks) {
@@ -182,6 +181,7 @@ struct Session {
     return text + "]," + Dump(rest).substr(1);
   }
   void Done() {
+    room.reset();
     if (!why.empty()) {
       *status = 500;
       const ordered_json error = {{"error", {{"message", why}, {"type", "server_error"}}}};
@@ -207,8 +207,8 @@ std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary
                          const ServedModel& served, const std::shared_ptr<Session>& session) {
   std::vector<Work> works;
   std::shared_ptr<const Snapshot> from;
-  if (!request.state.empty()) {
-    from = served.keeper->Find(served.name, served.worker->model(), request.state);
+  if (request.state) {
+    from = served.keeper->Find(served.name, served.worker->model(), *request.state);
   }
   const size_t begin = from ? 0 : vocabulary.begin().size();
   for (std::vector<int32_t>& prompt : request.prompts) {
@@ -236,7 +236,7 @@ std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary
     };
     work.from = from;
     if (request.return_state) {
-      work.left = [session, first, served](size_t i, Snapshot end) {
+      work.at_end = [session, first, served](size_t i, Snapshot end) {
         const std::string name = served.keeper->NewName();
         served.keeper->Keep(served.name, served.worker->shared_model(), name, std::move(end),
                             [session, choice = first + i, name](const std::string& fault) {
@@ -266,10 +266,7 @@ class Completions : public Endpoint {
     CompletionRequest request =
         chat_ ? ParseChat(fields, *served.chat, *served.worker, vocabulary, limits_)
               : ParseCompletion(fields, *served.worker, vocabulary, limits_);
-    if (!request.state.empty() || request.return_state) CheckKeeper(served);
-    if (request.return_state) {
-      served.keeper->CheckRoom(served.worker->model(), request.prompts.size() * request.n);
-    }
+    if (request.state || request.return_state) CheckKeeper(served);
     auto session = std::make_shared<Session>();
     session->events = request.stream;
     session->usage = request.usage;
@@ -281,6 +278,10 @@ class Completions : public Endpoint {
     session->chat = chat_;
     session->id = StrCat(chat_ ? "chatcmpl-" : "cmpl-", session->created, "-", ++last_);
     session->account = std::move(account);
+    if (request.return_state) {
+      session->room =
+          served.keeper->Reserve(served.worker->model(), request.prompts.size() * request.n, {});
+    }
     const auto id = served.worker->Submit(WorkOf(std::move(request), vocabulary, served, session));
     if (!id) throw Refusal{429, "the queue is full; try again in a moment"};
     return {session->events, session->pipe, session->status, served.worker, *id};

@@ -1,4 +1,5 @@
 // POST /v1/states: reads a prompt, and keeps the state after it (docs/http.md).
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <utility>
@@ -18,10 +19,12 @@ using nlohmann::ordered_json;
 struct Session {
   std::string name, model, why;
   size_t tokens = 0;  // positions that the state has read
+  std::shared_ptr<void> room;
   std::shared_ptr<std::atomic<int>> status = std::make_shared<std::atomic<int>>(200);
   std::shared_ptr<Pipe> pipe = std::make_shared<Pipe>();
 
-  void Answer(const std::string& fault) const {
+  void Answer(const std::string& fault) {
+    room.reset();
     if (fault.empty()) {
       const ordered_json state = {
           {"id", name}, {"object", "state"}, {"model", model}, {"tokens", tokens}};
@@ -51,18 +54,19 @@ class States : public Endpoint {
     auto session = std::make_shared<Session>();
     session->name = fields.Text("id", keeper.NewName());
     session->model = served.name;
-    keeper.CheckNew(session->name);
-    keeper.CheckRoom(model, 1);
+    session->room = keeper.Reserve(model, 1, session->name);
+    const Vocabulary& vocabulary = vocabularies_.at(served.worker);
     Work work;
     if (fields.Has("state")) work.from = keeper.Find(served.name, model, fields.Text("state", ""));
-    work.prompt = PromptsOf(fields, model, vocabularies_.at(served.worker), 1)[0];
-    account->prompt = work.prompt.size();
-    work.begun = [session, account](size_t known) {
-      account->known = known;
+    work.prompt = PromptsOf(fields, model, vocabulary, 1)[0];
+    const size_t begin = work.from ? 0 : vocabulary.begin().size();
+    account->prompt = work.prompt.size() - begin;
+    work.begun = [session, account, begin](size_t known) {
+      account->known = known - std::min(known, begin);
       session->pipe->Begin();
     };
     work.next = [](size_t, std::span<const float>) { return std::optional<int32_t>(); };
-    work.left = [session, &keeper, served](size_t, Snapshot end) {
+    work.at_end = [session, &keeper, served](size_t, Snapshot end) {
       session->tokens = end.state.position();
       keeper.Keep(served.name, served.worker->shared_model(), session->name, std::move(end),
                   [session](const std::string& fault) { session->Answer(fault); });

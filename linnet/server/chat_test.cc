@@ -1,0 +1,122 @@
+// POST /v1/chat/completions in OpenAI's format.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "linnet/error.h"
+#include "linnet/server/test_util.h"
+#include "linnet/tasks/text/chat_format.h"
+
+namespace linnet::server {
+namespace {
+
+using nlohmann::json;
+
+TEST(ChatFormat, MakesATextOfMessages) {
+  const std::vector<ChatMessage> messages = {
+      {"system", "Be {role}."}, {"user", "Hi {content}!"}, {"assistant", "Ho"}, {"user", ""}};
+  EXPECT_EQ(ChatFormat::Of("rwkv").Text(messages),
+            "System: Be {role}.\n\nUser: Hi {content}!\n\nAssistant: Ho\n\nUser: \n\nAssistant:");
+  EXPECT_EQ(ChatFormat::Of("chatml").Text({{"user", "Hi"}}),
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(ChatFormat::Of("plain").Text({{"user", "Hi"}}), "user: Hi\nassistant:");
+  EXPECT_THROW(ChatFormat::Of("plain").Text({{"tool", "x"}}), Error);
+}
+
+TEST(ChatFormat, RefusesWhatItDoesNotKnow) {
+  EXPECT_THROW(ChatFormat::Of("none"), Error);
+  EXPECT_THROW(ChatFormat::Of("/no/such.json"), Error);
+  for (const char* wrong :
+       {"", "[]", R"({"turn": "{role}{content}"})", R"({"roles": {"user": "U"}, "turn": "{role}"})",
+        R"({"roles": {"user": "U"}, "turn": "{content}{role}"})",
+        R"({"roles": {"robot": "R"}, "turn": "{role}{content}"})",
+        R"({"roles": {"user": "U"}, "turn": "{role}{content}", "stop": [""]})",
+        R"({"roles": {"user": "U"}, "turn": "{role}{content}", "more": 1})"}) {
+    EXPECT_THROW(ChatFormat::Parse(wrong, "format.json"), Error) << wrong;
+  }
+}
+
+class Chats : public testing::Test {
+ protected:
+  json Ask(const json& messages, json body, int status = 200) const {
+    body.update({{"messages", messages}, {"seed", 7}});
+    const httplib::Result result = Post(body);
+    EXPECT_TRUE(result && result->status == status)
+        << body << (result ? result->body : "no answer");
+    return result ? json::parse(result->body) : json();
+  }
+  httplib::Result Post(const json& body) const {
+    httplib::Client client("127.0.0.1", server_.port());
+    client.set_read_timeout(600);
+    return client.Post("/v1/chat/completions", body.dump(), "application/json");
+  }
+
+  const std::shared_ptr<const ChatFormat> format_ = std::make_shared<const ChatFormat>(
+      ChatFormat::Parse(R"({"roles": {"user": "U", "assistant": "A"}, "turn": "{role}:{content};",
+                            "answer": "A:", "stop": ["q"]})",
+                        "test"));
+  RunningServer server_{{.threads = 1, .sequences = 8, .queue = 100}, {.chat = format_}};
+};
+
+// A chat is a completion of the text that the format makes, without the blanks before it.
+TEST_F(Chats, AreCompletionsOfTheirText) {
+  const json messages = {{{"role", "user"}, {"content", "abc"}},
+                         {{"role", "assistant"}, {"content", "def"}},
+                         {{"role", "user"}, {"content", {{{"type", "text"}, {"text", "g"}}}}}};
+  const json answer = Ask(messages, {{"max_tokens", 30}, {"n", 2}});
+  const httplib::Result result = server_.Complete(
+      {{"prompt", "U:abc;A:def;U:g;A:"}, {"max_tokens", 30}, {"stop", "q"}, {"n", 2}, {"seed", 7}});
+  ASSERT_TRUE(result && result->status == 200);
+  const json plain = json::parse(result->body);
+  EXPECT_EQ(answer["object"], "chat.completion");
+  EXPECT_EQ(answer["usage"], plain["usage"]);
+  for (size_t i = 0; i < 2; ++i) {
+    const json& choice = answer["choices"][i];
+    std::string text = plain["choices"][i]["text"];
+    text.erase(0, text.find_first_not_of(" \n"));
+    EXPECT_EQ(choice["message"], (json{{"role", "assistant"}, {"content", text}}));
+    EXPECT_EQ(choice["finish_reason"], plain["choices"][i]["finish_reason"]);
+  }
+  std::string streamed;
+  int roles = 0;
+  const httplib::Result events =
+      Post({{"messages", messages}, {"max_completion_tokens", 30}, {"seed", 7}, {"stream", true}});
+  std::istringstream lines(events->body);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with("data: {")) continue;
+    const json event = json::parse(line.substr(6));
+    EXPECT_EQ(event["object"], "chat.completion.chunk");
+    const json& delta = event["choices"][0]["delta"];
+    streamed += delta["content"];
+    roles += delta.contains("role");
+  }
+  EXPECT_EQ(streamed, answer["choices"][0]["message"]["content"]);
+  EXPECT_GE(roles, 1);
+}
+
+TEST_F(Chats, AreRefusedWithAReason) {
+  const json messages = {{{"role", "user"}, {"content", "abc"}}};
+  Ask(json::array(), {}, 400);
+  Ask("abc", {}, 400);
+  Ask({{{"role", "system"}, {"content", "x"}}}, {}, 400);  // the format has no such role
+  Ask({{{"role", "user"}}}, {}, 400);
+  Ask({{{"role", "user"}, {"content", {{{"type", "image_url"}}}}}}, {}, 400);
+  for (const json& more :
+       {json{{"tools", json::array()}}, json{{"logprobs", true}},
+        json{{"response_format", {{"type", "json_object"}}}}, json{{"prompt", "x"}},
+        json{{"max_tokens", -1}}, json{{"n", 0}}, json{{"state", "x"}}}) {
+    Ask(messages, more, 400);
+  }
+  Ask(messages, {{"response_format", {{"type", "text"}}}, {"max_tokens", 1}});
+  const RunningServer without({.threads = 1, .sequences = 1}, {});
+  httplib::Client client("127.0.0.1", without.port());
+  const auto result = client.Post("/v1/chat/completions", "{}", "application/json");
+  EXPECT_EQ(result->status, 404);
+  EXPECT_NE(result->body.find("--chat"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace linnet::server
