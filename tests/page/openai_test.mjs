@@ -1,4 +1,4 @@
-// Tests OpenAI's own client against /v1/completions.
+// Tests OpenAI's own client against /v1/completions and /v1/chat/completions.
 //
 //   node tests/page/openai_test.mjs BIN_DIR
 import { execFileSync } from 'node:child_process';
@@ -15,7 +15,7 @@ execFileSync(path.join(process.argv[2], 'linnet'), ['train', 'text', '--data', p
   '--layers', '2', '--heads', '2', '--d-model', '32', '--context', '1024', '--batch', '2', '--lr', '1e-2', '--steps',
   '250', '--validate-every', '0', '--threads', '1', '--out', path.join(folder, 'run')], { stdio: 'pipe' });
 const model = 'run';  // named after the run's folder
-const server = await serve([path.join(folder, 'run', 'model.safetensors')]);
+const server = await serve([path.join(folder, 'run', 'model.safetensors')], '--chat', 'plain');
 const client = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'none', maxRetries: 0 });
 const request = { model, prompt: 'ROMEO:', max_tokens: 40, seed: 5, temperature: 0.8 };
 
@@ -44,6 +44,31 @@ await run({
     }
     assert.deepEqual(texts, whole.choices.map(({ text }) => text));
     assert.deepEqual(ends, ['length', 'length']);
+  },
+  'a chat, whole and as a stream': async () => {
+    const chat = {
+      model, max_tokens: 30, seed: 5, n: 2,
+      messages: [{ role: 'system', content: 'the' }, { role: 'user', content: 'quick brown' }],
+    };
+    const whole = await client.chat.completions.create(chat);
+    assert.equal(whole.object, 'chat.completion');
+    assert.deepEqual(whole.choices.map(({ message }) => message.role), ['assistant', 'assistant']);
+    assert.equal(whole.usage.prompt_tokens, 'system: the\nuser: quick brown\nassistant:'.length);
+    const texts = ['', ''];
+    const roles = [];
+    const ends = [];
+    for await (const { choices } of await client.chat.completions.create({ ...chat, stream: true })) {
+      for (const { index, delta, finish_reason: end } of choices) {
+        texts[index] += delta.content ?? '';
+        if (delta.role) roles.push(delta.role);
+        if (end) ends.push(end);
+      }
+    }
+    assert.deepEqual(texts, whole.choices.map(({ message }) => message.content));
+    assert.ok(roles.length >= 2 && roles.every((role) => role === 'assistant'));
+    assert.deepEqual(ends, ['length', 'length']);
+    await assert.rejects(client.chat.completions.create({ ...chat, tools: [] }), OpenAI.BadRequestError);
+    await assert.rejects(client.chat.completions.create({ ...chat, messages: [] }), OpenAI.BadRequestError);
   },
   'several prompts, and tokens': async () => {
     const alone = [];
