@@ -1,4 +1,4 @@
-// Parses the body of POST /v1/completions.
+// Parses the body of POST /v1/completions or, if it has messages, of /v1/chat/completions.
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -30,8 +30,14 @@ const FuzzTarget kRequest = {
       const nlohmann::json body = ParseJson(text, 32, fault);
       if (!fault.empty()) throw InputError(fault);
       static const Vocabulary vocabulary = Vocabulary::Bytes();
-      server::ParseCompletion(server::Fields(body, server::CompletionFields()), NoWorker(),
-                              vocabulary, {});
+      if (body.is_object() && body.contains("messages")) {
+        static const ChatFormat format = ChatFormat::Of("chatml");
+        server::ParseChat(server::Fields(body, server::ChatFields()), format, NoWorker(),
+                          vocabulary, {});
+      } else {
+        server::ParseCompletion(server::Fields(body, server::CompletionFields()), NoWorker(),
+                                vocabulary, {});
+      }
     }};
 
 }  // namespace linnet::fuzz
