@@ -171,8 +171,9 @@ class MixerRef {
     kernels::LinearStepRef state(features, value_dim(),
                                  {kernels::FeatureMap::kIdentity, true, spec_.eps}, head.narrow,
                                  floor);
-    for (const auto& [piece, step] : head.cuts) {
-      const size_t begin = out.size();
+    for (const Cut& cut : head.cuts) {
+      const size_t begin = out.size(), piece = cut.length;
+      const bool step = cut.step;
       if (!step) state.Fold();
       if (step || floor > 0) {
         for (size_t t = begin; t < begin + piece; ++t)
