@@ -132,6 +132,7 @@ class LocalServer {
     auto client = std::make_unique<httplib::Client>("127.0.0.1", port_);
     client->set_keep_alive(true);
     client->set_tcp_nodelay(true);
+    client->set_read_timeout(600);  // on a crowded machine or under a sanitizer, answers take long
     return client;
   }
 
