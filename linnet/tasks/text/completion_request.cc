@@ -88,8 +88,6 @@ CompletionRequest ParseSampling(const Fields& fields, const Worker& worker,
   request.options.choice = ChoiceOf(fields, {}, request.options.seed);
   request.n = static_cast<size_t>(fields.Integer(
       "n", 1, 1, static_cast<int64_t>(std::min(limits.candidates, worker.most_sequences()))));
-  if (fields.Has("state")) request.state = fields.Text("state", "");
-  request.return_state = fields.Flag("return_state", false);
   request.stream = fields.Flag("stream", false);
   if (fields.Has("stream_options")) {
     const Fields more(fields.Value("stream_options"), {"include_usage"}, "'stream_options'");
@@ -197,8 +195,6 @@ const std::vector<std::string>& ChatFields() {
                                                  "stream",
                                                  "stream_options",
                                                  "model",
-                                                 "state",
-                                                 "return_state",
                                                  "user",
                                                  "logit_bias",
                                                  "logprobs",
@@ -219,6 +215,8 @@ CompletionRequest ParseCompletion(const Fields& fields, const Worker& worker,
   const size_t most =
       std::min(std::max(limits.candidates, limits.sequences), worker.most_sequences());
   CompletionRequest request = ParseSampling(fields, worker, limits);
+  if (fields.Has("state")) request.state = fields.Text("state", "");
+  request.return_state = fields.Flag("return_state", false);
   request.prompts = PromptsOf(fields, worker.model(), vocabulary, most);
   request.options.tokens =
       static_cast<size_t>(fields.Integer("max_tokens", 16, 0, static_cast<int64_t>(limits.tokens)));
@@ -237,9 +235,7 @@ CompletionRequest ParseChat(const Fields& fields, const ChatFormat& format, cons
                             const Vocabulary& vocabulary, const EndpointLimits& limits) {
   RefuseUnsupportedChat(fields);
   CompletionRequest request = ParseSampling(fields, worker, limits);
-  const std::string text = format.Text(MessagesOf(fields));
-  request.prompts = {request.state ? vocabulary.Encode(text)
-                                   : TextPrompt(worker.model(), vocabulary, text)};
+  request.prompts = {TextPrompt(worker.model(), vocabulary, format.Text(MessagesOf(fields)))};
   const auto most = static_cast<int64_t>(limits.tokens);
   request.options.tokens = static_cast<size_t>(
       fields.Integer("max_completion_tokens",
