@@ -61,8 +61,14 @@ nlohmann::ordered_json ParseOrderedJson(std::string_view text, int max_depth, st
 
 std::string Brief(std::string_view text) {
   constexpr size_t kLongest = 80;
+  size_t length = std::min(text.size(), kLongest);
+  // Does not cut a character of UTF-8 apart.
+  const auto continues = [&](size_t i) {
+    return (static_cast<unsigned char>(text[i]) & 0xc0) == 0x80;
+  };
+  for (int i = 0; i < 3 && length < text.size() && continues(length); ++i) --length;
   std::string brief;
-  for (size_t i = 0; i < std::min(text.size(), kLongest); ++i) {
+  for (size_t i = 0; i < length; ++i) {
     const char c = text[i];
     const bool c1 = IsC1(text, i);
     brief += c1 || static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;

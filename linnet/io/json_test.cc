@@ -42,6 +42,8 @@ TEST(Json, KeepsTheOrderOfKeys) {
 TEST(Json, EscapesControlCharacters) {
   EXPECT_EQ(Quote("a\x1b[2J\x7f\u009b31m\u00a0\u00e9"), "'a?[2J??31m\u00a0\u00e9'");
   EXPECT_EQ(Brief(std::string(1000, 'x')), std::string(80, 'x') + "...");
+  EXPECT_EQ(Brief(std::string(79, 'x') + "\u00e9"), std::string(79, 'x') + "...");
+  EXPECT_EQ(Brief(std::string(78, 'x') + "\u00e9"), std::string(78, 'x') + "\u00e9");
   EXPECT_EQ(EscapeControls("[\"\x7f\u009b\u0080\u009f\u00a0\u00e9\"]"),
             "[\"\\u007f\\u009b\\u0080\\u009f\u00a0\u00e9\"]");
   EXPECT_EQ(EscapeControls("\xc2"), "\xc2");

@@ -23,7 +23,7 @@ HWY_EXPORT(LinearKeysBackwardBf16);
 
 namespace {
 
-constexpr size_t kMaxBlock = 64;  // kLinearBlock of linear_attention-inl.h
+constexpr size_t kMaxBlock = HWY_NAMESPACE::kLinearBlock;  // the same for all targets
 constexpr size_t Pad16(size_t n) { return (n + 15) / 16 * 16; }
 
 // Floats of Share::sums.

@@ -38,8 +38,12 @@ struct Choice {
   bool read = false;             // the model has been asked to read the last token, too
   int open = 1;  // callbacks still to come: ended() and, if it returns a state, kept()
 
-  // Number of positions that the model reads: all tokens except the last.
-  size_t length() const { return prompt + draft.tokens() - 1; }
+  // Number of positions that the model reads: all tokens except the last, unless that was read to
+  // draw an end token or for the state.
+  size_t length() const {
+    const bool unread = draft.tokens() > 0 && draft.end() != TextEnd::kEndToken && !read;
+    return prompt + draft.tokens() - (unread ? 1 : 0);
+  }
   // The element of `choices`, whole or in an event of a stream.
   ordered_json Object(size_t index, std::string shown, const char* why, bool event) {
     ordered_json object = {{"index", index}};
