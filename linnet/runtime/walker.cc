@@ -297,6 +297,7 @@ class Walker {
         previous = state ? state + block_.Place(sequence) * block_.state_stride : nullptr;
       }
       if (previous == nullptr) {
+        // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): Input() is not null
         for (size_t i = 0; i < d(); ++i) to[i] = x[i] - x[i] * shift[i];
       } else {
         for (size_t i = 0; i < d(); ++i) to[i] = x[i] + (previous[i] - x[i]) * shift[i];

@@ -24,10 +24,10 @@ struct Batcher::Job {
 };
 
 Batcher::Batcher(std::shared_ptr<const Model> model, const BatcherOptions& options)
-    : model_(model),
-      engine_(model, {.threads = options.threads}),
+    : model_(std::move(model)),
+      engine_(model_, {.threads = options.threads}),
       options_(options),
-      snapshots_(model, options.snapshots),
+      snapshots_(model_, options.snapshots),
       scheduler_(engine_, {.sequences = options.sequences,
                            .queue = options.sequences + options.queue,
                            .parallel_next = true}),
