@@ -58,6 +58,22 @@ double FileBytes(const Model& model) {
 
 }  // namespace
 
+struct StateStore::Ticket {
+  StateStore* store;
+  double bytes;
+  std::optional<std::string> name;
+  uint64_t number = 0;  // 0: nothing is reserved yet
+
+  ~Ticket() {
+    if (number == 0) return;
+    const std::lock_guard lock(store->mutex_);
+    store->reserved_ -= bytes;
+    if (!name) return;
+    const auto found = store->taken_.find(*name);
+    if (found != store->taken_.end() && found->second == number) store->taken_.erase(found);
+  }
+};
+
 StateStore::StateStore(const StateStoreOptions& options) : options_(options) {
   MakeFolder(options_.folder);
   const std::string lock = fs::path(options_.folder) / "lock";
@@ -65,15 +81,20 @@ StateStore::StateStore(const StateStoreOptions& options) : options_(options) {
   if (lock_ < 0) {
     throw InputError(lock, ": ", std::system_category().message(errno), "; give another folder");
   }
-  if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+  // Continues unlocked on a file system without locks.
+  if (flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     close(lock_);
     throw InputError(options_.folder, ": another server uses this folder; give another one");
   }
   try {
     Scan(options_.folder);
+    AtomicFile probe(fs::path(options_.folder) / kProbe);  // throws if the folder is not writable
   } catch (const fs::filesystem_error& error) {
     close(lock_);
     throw InputError(options_.folder, ": ", error.code().message(), "; give another folder");
+  } catch (...) {
+    close(lock_);
+    throw;
   }
   writer_ = std::thread([this] { WriteLoop(); });
 }
@@ -147,11 +168,7 @@ std::shared_ptr<void> StateStore::Reserve(const Model& model, size_t count,
                      " letters, digits, '.', '_' and '-', and no '.' at the beginning");
   }
   const double bytes = static_cast<double>(count) * FileBytes(model);
-  const auto release = [this, bytes, name](void*) {
-    const std::lock_guard lock(mutex_);
-    reserved_ -= bytes;
-    if (name) taken_.erase(*name);
-  };
+  auto ticket = std::make_shared<Ticket>(Ticket{this, bytes, name});
   const std::lock_guard lock(mutex_);
   if (name && (states_.contains(*name) || taken_.contains(*name))) {
     throw Refusal{
@@ -165,9 +182,11 @@ std::shared_ptr<void> StateStore::Reserve(const Model& model, size_t count,
   if (pending_.size() >= kMostPending) {
     throw Refusal{429, "too many states are being written; try again in a moment"};
   }
-  if (name) taken_.insert(*name);
+  const uint64_t number = ++last_number_;
+  if (name) taken_[*name] = number;
   reserved_ += bytes;
-  return std::shared_ptr<void>(nullptr, release);
+  ticket->number = number;
+  return ticket;
 }
 
 void StateStore::Keep(const std::string& model_name, std::shared_ptr<const Model> model,
@@ -198,6 +217,7 @@ void StateStore::WriteLoop() {
     } catch (const std::exception& error) {  // out of memory; the request ends after its time
       Log(StrCat("the state ", pending.info.name, ": ", error.what()));
     }
+    pending.done = nullptr;  // it may hold the last reference to a Ticket, which locks
     lock.lock();
   }
 }
@@ -245,6 +265,7 @@ std::shared_ptr<const Snapshot> StateStore::Find(const std::string& model_name, 
                          "' cannot be used: its files are damaged, or other weights or another "
                          "precision of the model made it")};
   }
+  if (auto other = found->second.snapshot.lock()) return other;  // another request was faster
   found->second.snapshot = snapshot;
   return snapshot;
 }
@@ -263,15 +284,16 @@ StateStore::Info StateStore::Get(const std::string& name) const {
 
 void StateStore::Remove(const std::string& name) {
   Entry entry;
+  uint64_t number = 0;
   {
     const std::lock_guard lock(mutex_);
     entry = At(name);
+    taken_[name] = number = ++last_number_;
     states_.erase(name);
-    taken_.insert(name);
   }
   const bool removed = RemoveSnapshot(BaseOf(entry.info));
   const std::lock_guard lock(mutex_);
-  taken_.erase(name);
+  if (taken_[name] == number) taken_.erase(name);
   if (removed) {
     bytes_ -= entry.info.bytes;
   } else {

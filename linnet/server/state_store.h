@@ -23,7 +23,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -73,6 +72,7 @@ class StateStore : public StateKeeper {
     uint64_t number;                         // different for each state that is ever kept
     std::weak_ptr<const Snapshot> snapshot;  // if it is in use
   };
+  struct Ticket;  // what Reserve() returns
   struct Pending {
     Info info;
     std::shared_ptr<const Model> model;
@@ -94,7 +94,9 @@ class StateStore : public StateKeeper {
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable wake_;
   std::map<std::string, Entry> states_;  // by name
-  std::set<std::string> taken_;      // names that are reserved, or whose files are being removed
+  // Names that are reserved, or whose files are being removed, and the number of their owner: of
+  // the Ticket, or of the call of Remove().
+  std::map<std::string, uint64_t> taken_;
   double bytes_ = 0, reserved_ = 0;  // of the files, and for states that are not written yet
   uint64_t last_number_ = 0;
   std::deque<Pending> pending_;

@@ -65,7 +65,7 @@ await run({
       }
     }
     assert.deepEqual(texts, whole.choices.map(({ message }) => message.content));
-    assert.ok(roles.length >= 2 && roles.every((role) => role === 'assistant'));
+    assert.deepEqual(roles, ['assistant', 'assistant']);
     assert.deepEqual(ends, ['length', 'length']);
     await assert.rejects(client.chat.completions.create({ ...chat, tools: [] }), OpenAI.BadRequestError);
     await assert.rejects(client.chat.completions.create({ ...chat, messages: [] }), OpenAI.BadRequestError);

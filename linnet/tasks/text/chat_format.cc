@@ -69,6 +69,7 @@ ChatFormat ChatFormat::Parse(const std::string& json, const std::string& label) 
     throw InputError(label, ": 'turn' needs {role} and, after it, {content}");
   }
   if (fields.Has("stop")) {
+    if (!fields.Value("stop").is_array()) throw InputError(label, ": 'stop' is not a list");
     for (const nlohmann::json& stop : fields.Value("stop")) {
       if (!stop.is_string() || stop.get<std::string>().empty()) {
         throw InputError(label, ": 'stop' is not a list of strings that are not empty");

@@ -34,6 +34,7 @@ struct Choice {
   std::string fault = {};        // why the state was not kept
   bool chat = false;             // the text is a message: blanks before it are left out
   bool spoken = false;           // the message has begun
+  bool named = false;            // an event has named its role
   bool returns = false;          // the request wants the state
   bool read = false;             // the model has been asked to read the last token, too
   int open = 1;  // callbacks still to come: ended() and, if it returns a state, kept()
@@ -50,7 +51,7 @@ struct Choice {
     if (chat) {
       if (!spoken) shown.erase(0, shown.find_first_not_of(" \n"));  // npos: all
       ordered_json message = {{"content", shown}};
-      if (!event || !spoken) message["role"] = "assistant";
+      if (!event || !std::exchange(named, true)) message["role"] = "assistant";
       spoken = spoken || !shown.empty();
       object[event ? "delta" : "message"] = std::move(message);
       object["logprobs"] = nullptr;
