@@ -83,8 +83,8 @@ class LINNET_HIDDEN Engine::Impl {
 
   struct Scratch {
     std::vector<Crowd> crowds;  // by the number of rows, below kAloneRows * threads
-    std::array<Crowd, 8>
-        prefixes;  // of prefixes up to kBlockRows rows, by their number's logarithm
+    // For more rows, up to kBlockRows: by the logarithm of their number.
+    std::array<Crowd, std::bit_width(kBlockRows)> prefixes;
     struct Member {
       AlignedBuffer<float> buffer;
       Workspace work{};

@@ -214,7 +214,7 @@ void StateStore::WriteLoop() {
     lock.unlock();
     try {
       pending.done(written ? "" : "the state was not kept: its file could not be written");
-    } catch (const std::exception& error) {  // out of memory; the request ends after its time
+    } catch (const std::exception& error) {  // out of memory: this client gets no answer
       Log(StrCat("the state ", pending.info.name, ": ", error.what()));
     }
     pending.done = nullptr;  // it may hold the last reference to a Ticket, which locks
