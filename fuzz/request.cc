@@ -27,7 +27,7 @@ const FuzzTarget kRequest = {
     "request", [](std::span<const std::byte> bytes) {
       const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
       std::string fault;
-      const nlohmann::json body = ParseJson(text, 32, fault);
+      const nlohmann::ordered_json body = ParseOrderedJson(text, 64, fault);
       if (!fault.empty()) throw InputError(fault);
       static const Vocabulary vocabulary = Vocabulary::Bytes();
       if (body.is_object() && body.contains("messages")) {

@@ -27,12 +27,12 @@ struct FuzzTarget {
   void (*read)(std::span<const std::byte> bytes);
 };
 
-extern const FuzzTarget kArchive, kAudio, kCheckpoint, kFla, kImages, kPyTorch, kRequest, kSpec,
-    kSpeechSet, kState, kText, kTokenizer;
+extern const FuzzTarget kArchive, kAudio, kCheckpoint, kFla, kGrammar, kImages, kPyTorch, kRequest,
+    kSpec, kSpeechSet, kState, kText, kTokenizer;
 
 inline constexpr const FuzzTarget* kFuzzTargets[] = {
-    &kArchive, &kAudio, &kCheckpoint, &kFla,   &kImages, &kPyTorch,
-    &kRequest, &kSpec,  &kSpeechSet,  &kState, &kText,   &kTokenizer};
+    &kArchive, &kAudio, &kCheckpoint, &kFla,   &kGrammar, &kImages,   &kPyTorch,
+    &kRequest, &kSpec,  &kSpeechSet,  &kState, &kText,    &kTokenizer};
 
 // Runs target.read() and catches Error.
 void ReadInput(const FuzzTarget& target, std::span<const std::byte> bytes);

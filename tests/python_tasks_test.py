@@ -117,6 +117,34 @@ class TextTest(Case):
                     self.assertEqual("".join(pieces), said["text"])
                     self.assertNotIn("", pieces)
 
+    def test_grammars(self):
+        schema = {"type": "object", "properties": {"b": {"type": "integer", "minimum": 1, "maximum": 99},
+                                                   "a": {"enum": ["x", "海"]}}, "required": ["b", "a"]}
+        for path in [TEXTS[0], BYTE_PAIRS]:
+            model = linnet.Model(path)
+            for grammar, pattern in ((linnet.Grammar("root ::= [a-c]{7} \"-\" [0-9]"), "[a-c]{7}-[0-9]"),
+                                     (linnet.Grammar.of_json_schema(schema), '{"b": ?[1-9][0-9]?, ?"a": ?"(x|海)"}'),
+                                     (linnet.Grammar.of_json_schema(json.dumps(schema)), '{"b".*}')):
+                with self.subTest(path=path.name, pattern=pattern):
+                    text = model.generate("To be", seed=1, grammar=grammar)
+                    self.assertRegex(text, f"^{pattern}$")
+                    self.assertEqual("".join(model.generate("To be", seed=1, grammar=grammar, stream=True)), text)
+        model = linnet.Model(TEXTS[0])
+        file = self.dir / "schema.json"
+        file.write_text(json.dumps(schema))
+        said = json.loads(self.program("generate", TEXTS[0], "--prompt", "To be", "--seed", 1, "--json",
+                                       "--json-schema", file))
+        self.assertEqual(said["text"], model.generate("To be", seed=1, grammar=linnet.Grammar.of_json_schema(schema)))
+        self.assertEqual(said["ended_by"], "grammar")
+        for call, reason in (
+                (lambda: model.generate("a", grammar="root"), "grammar must be a linnet.Grammar, not 'root'"),
+                (lambda: linnet.Grammar("root ::= (\n"), "the grammar, line 2: expected"),
+                (lambda: linnet.Grammar.of_json_schema({"not": {}}), "the schema, #: 'not' is not supported here"),
+                (lambda: linnet.Grammar.of_json_schema({"const": {1}}), "schema must be a dict or JSON"),
+                (lambda: linnet.Grammar(3), "text must be a str, not 3")):
+            with self.subTest(reason), self.assertRaisesRegex(linnet.InputError, reason):
+                call()
+
     def test_a_stream_computes_only_what_is_taken(self):
         model = linnet.Model(TEXTS[1])
         text = model.generate("To be", 1000, temperature=0.5, seed=1)

@@ -373,7 +373,8 @@ typedef enum linnet_text_end {
   LINNET_TEXT_STOP = 1,      /* a stop string came; the text ends before it */
   LINNET_TEXT_END_TOKEN = 2, /* the model ended the text */
   LINNET_TEXT_POSITIONS = 3, /* a limited model has no position left */
-  LINNET_TEXT_READER = 4     /* the caller's linnet_reader function returned nonzero */
+  LINNET_TEXT_READER = 4,    /* the caller's linnet_reader function returned nonzero */
+  LINNET_TEXT_GRAMMAR = 5    /* nothing can follow in linnet_text_options.grammar */
 } linnet_text_end;
 
 /* Receives a piece of text: whole characters in valid UTF-8, without a final NUL. The pointer is
@@ -381,12 +382,39 @@ typedef enum linnet_text_end {
  * use the engine. */
 typedef int (*linnet_reader)(void* data, const char* text, size_t bytes);
 
+/* A set of texts, such as the JSON of a schema, that restricts generated text. Immutable; several
+ * threads may use it at the same time. docs/structured-output.md describes the notation. */
+typedef struct linnet_grammar linnet_grammar;
+
+/* A grammar in GBNF notation. NULL if it is invalid. */
+LINNET_API linnet_grammar* linnet_grammar_new(const char* text, size_t bytes);
+/* The JSON values that a JSON schema accepts. NULL if the schema is invalid or has a keyword that is
+ * not supported. */
+LINNET_API linnet_grammar* linnet_grammar_of_json_schema(const char* schema, size_t bytes);
+/* Its matchers remain valid. */
+LINNET_API void linnet_grammar_free(linnet_grammar* grammar);
+
+/* The position of a text within a grammar, for programs that draw tokens themselves. */
+typedef struct linnet_matcher linnet_matcher;
+
+/* A matcher at the beginning of a text of this model's tokens. NULL if they are not text. */
+LINNET_API linnet_matcher* linnet_matcher_new(const linnet_grammar* grammar,
+                                              const linnet_model* model);
+LINNET_API void linnet_matcher_free(linnet_matcher* matcher);
+/* Sets the logits [count] of tokens that cannot follow to -infinity. The end token can follow if the
+ * text is complete. LINNET_ERROR_INPUT: fewer logits than tokens, or no token can follow. */
+LINNET_API int linnet_matcher_mask(linnet_matcher* matcher, float* logits, size_t count);
+/* Adds a token to the text. finished: receives 1 if nothing can follow, else 0; or NULL.
+ * LINNET_ERROR_INPUT: the token cannot follow. */
+LINNET_API int linnet_matcher_add(linnet_matcher* matcher, int32_t token, int* finished);
+
 typedef struct linnet_text_options {
   size_t size;                     /* of this struct, in bytes */
   size_t tokens;                   /* maximum number of tokens; default 256 */
   const linnet_sampling* sampling; /* default NULL: the defaults of linnet_sampling */
   const char* const* stop;         /* strings that end the text [stop_count]; default NULL */
   size_t stop_count;               /* default 0 */
+  const linnet_grammar* grammar;   /* the text follows this grammar; default NULL: any text */
 } linnet_text_options;
 
 /* Sets the defaults. size: sizeof(linnet_text_options). */

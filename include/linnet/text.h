@@ -22,6 +22,8 @@
 
 namespace linnet {
 
+class Grammar;
+
 // Guesses the next tokens of texts (speculative decoding).
 class LINNET_API Drafter {
  public:
@@ -45,6 +47,8 @@ struct TextOptions {
   ChoiceOptions choice = {};
   uint64_t seed = 0, stream = 0;       // the random numbers are a function of both
   std::vector<std::string> stop = {};  // stop strings: the text ends before the first that occurs
+  // The text follows this grammar (linnet/grammar.h), which must outlive the call; null: any text.
+  const Grammar* grammar = nullptr;
   // Called once, with the number of training positions, when the text continues beyond them.
   std::function<void(size_t)> beyond_training = {};
   // Speculative decoding: the drafter guesses tokens, and the model reads several in one pass. The
@@ -55,8 +59,9 @@ struct TextOptions {
 };
 
 // Why a text ended: the maximum TextOptions::tokens is reached, a stop string occurred, the model
-// drew the end token, the model has no position left, or the reader returned false.
-enum class TextEnd { kTokens, kStop, kEndToken, kPositions, kReader };
+// drew the end token, the model has no position left, the reader returned false, or nothing can
+// follow in the grammar.
+enum class TextEnd { kTokens, kStop, kEndToken, kPositions, kReader, kGrammar };
 
 class LINNET_API TextWriter {
  public:

@@ -26,6 +26,7 @@
 
 namespace linnet {
 
+struct SortedTokens;
 class Tokenizer;
 
 class LINNET_API Vocabulary {
@@ -72,8 +73,13 @@ class LINNET_API Vocabulary {
   std::string Decode(int32_t token) const;
   // A printable name of the token: its text, or "<|end|>", "bytes:\xe6" and the like.
   std::string Name(int32_t token) const;
+  // The tokens in the order of their text (linnet/model/sorted_tokens.h). Sorts them once, for all
+  // copies of this vocabulary.
+  const SortedTokens& sorted() const;
 
  private:
+  struct Sorted;
+
   TextUnit unit_;
   std::vector<int32_t> begin_ = {kEnd};
   int32_t end_ = kEnd;
@@ -81,6 +87,7 @@ class LINNET_API Vocabulary {
   std::unordered_map<char32_t, int32_t> tokens_;  // the token of each character
   std::string json_;                              // the tokenizer.json of a byte-pair vocabulary
   std::shared_ptr<const Tokenizer> tokenizer_;    // made from json_
+  std::shared_ptr<Sorted> sorted_;
 };
 
 }  // namespace linnet

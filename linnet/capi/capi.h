@@ -22,6 +22,7 @@
 #include "linnet/couplet.h"
 #include "linnet/engine.h"
 #include "linnet/error.h"
+#include "linnet/grammar.h"
 #include "linnet/linnet.h"
 #include "linnet/sampling.h"
 #include "linnet/text.h"
@@ -50,6 +51,10 @@ struct linnet_engine {
 
 struct linnet_state {
   linnet::State state;
+};
+
+struct linnet_grammar {
+  linnet::Grammar grammar;
 };
 
 namespace linnet::capi {
@@ -93,6 +98,9 @@ T& Given(T* pointer, const char* what) {
   if (pointer == nullptr) throw InputError(what, " is NULL");
   return *pointer;
 }
+
+// The model's vocabulary. Throws InputError if the model is null or its tokens are not text.
+const Vocabulary& VocabularyOf(const linnet_model* model);
 
 // Returns the product of the sizes. Throws InputError unless an array of that many 8-byte elements
 // fits the address space.

@@ -47,6 +47,8 @@ size_t ImageProperty(const linnet_model* model, const Property& property) {
   });
 }
 
+}  // namespace
+
 const Vocabulary& VocabularyOf(const linnet_model* model) {
   const linnet_model& given = Given(model, "the model");
   if (!given.vocabulary) {
@@ -56,7 +58,6 @@ const Vocabulary& VocabularyOf(const linnet_model* model) {
   return *given.vocabulary;
 }
 
-}  // namespace
 }  // namespace linnet::capi
 
 using namespace linnet::capi;

@@ -10,6 +10,14 @@
 #include "linnet/capi/capi.h"
 #include "linnet/tasks/task.h"
 
+struct linnet_matcher {
+  linnet_matcher(const linnet::Grammar& grammar, const linnet::Vocabulary& tokens)
+      : vocabulary(tokens), matcher(grammar, vocabulary) {}
+
+  linnet::Vocabulary vocabulary;
+  linnet::GrammarMatcher matcher;
+};
+
 struct linnet_couplets {
   std::vector<linnet::CoupletAnswer> answers;
   std::string unknown;
@@ -23,12 +31,14 @@ static_assert(static_cast<int>(TextEnd::kStop) == LINNET_TEXT_STOP);
 static_assert(static_cast<int>(TextEnd::kEndToken) == LINNET_TEXT_END_TOKEN);
 static_assert(static_cast<int>(TextEnd::kPositions) == LINNET_TEXT_POSITIONS);
 static_assert(static_cast<int>(TextEnd::kReader) == LINNET_TEXT_READER);
+static_assert(static_cast<int>(TextEnd::kGrammar) == LINNET_TEXT_GRAMMAR);
 
 constexpr linnet_text_options kTextOptions = {.size = sizeof(linnet_text_options),
                                               .tokens = 256,
                                               .sampling = nullptr,
                                               .stop = nullptr,
-                                              .stop_count = 0};
+                                              .stop_count = 0,
+                                              .grammar = nullptr};
 constexpr linnet_couplet_options kCoupletOptions = {.size = sizeof(linnet_couplet_options),
                                                     .candidates = 1,
                                                     .beam = 16,
@@ -45,6 +55,7 @@ TextOptions ReadTextOptions(const linnet_text_options* options) {
   for (const char* stop : Array(given.stop, given.stop_count, "linnet_text_options.stop")) {
     own.stop.push_back(&Given(stop, "a stop string"));
   }
+  if (given.grammar != nullptr) own.grammar = &given.grammar->grammar;
   return own;
 }
 
@@ -106,6 +117,41 @@ const CoupletAnswer& AnswerOf(const linnet_couplets* couplets, size_t i) {
 using namespace linnet::capi;
 
 extern "C" {
+
+linnet_grammar* linnet_grammar_new(const char* text, size_t bytes) {
+  return ValueOf<linnet_grammar*>(nullptr, [&] {
+    return new linnet_grammar{linnet::Grammar::Parse(Text(text, bytes, "the grammar"))};
+  });
+}
+
+linnet_grammar* linnet_grammar_of_json_schema(const char* schema, size_t bytes) {
+  return ValueOf<linnet_grammar*>(nullptr, [&] {
+    return new linnet_grammar{linnet::Grammar::OfJsonSchema(Text(schema, bytes, "the schema"))};
+  });
+}
+void linnet_grammar_free(linnet_grammar* grammar) { delete grammar; }
+
+linnet_matcher* linnet_matcher_new(const linnet_grammar* grammar, const linnet_model* model) {
+  return ValueOf<linnet_matcher*>(nullptr, [&] {
+    const linnet::Grammar& own = Given(grammar, "the grammar").grammar;
+    return new linnet_matcher(own, VocabularyOf(model));
+  });
+}
+void linnet_matcher_free(linnet_matcher* matcher) { delete matcher; }
+
+int linnet_matcher_mask(linnet_matcher* matcher, float* logits, size_t count) {
+  return StatusOf([&] {
+    Given(matcher, "the matcher").matcher.Mask(Array(logits, count, "logits"));
+  });
+}
+
+int linnet_matcher_add(linnet_matcher* matcher, int32_t token, int* finished) {
+  return StatusOf([&] {
+    linnet::GrammarMatcher& own = Given(matcher, "the matcher").matcher;
+    own.Add(token);
+    if (finished != nullptr) *finished = own.finished() ? 1 : 0;
+  });
+}
 
 int linnet_text_options_init(linnet_text_options* options, size_t size) {
   return StatusOf([&] { Initialize(options, size, kTextOptions, "linnet_text_options"); });

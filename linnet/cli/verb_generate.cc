@@ -4,6 +4,7 @@
 
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
+#include "linnet/grammar.h"
 #include "linnet/io/file.h"
 #include "linnet/program/program.h"
 #include "linnet/runtime/cuda/cuda_engine.h"
@@ -16,7 +17,7 @@ constexpr const char* kRepeats = "repeats";  // a value of --draft
 
 struct GenerateArguments {
   std::string model, prompt;
-  std::optional<std::string> draft;
+  std::optional<std::string> draft, grammar, schema;
   TextOptions how;
   std::optional<uint64_t> seed;
   bool json = false;
@@ -38,6 +39,8 @@ const char* Name(TextEnd end) {
       return "positions";
     case TextEnd::kReader:
       return "reader";
+    case TextEnd::kGrammar:
+      return "grammar";
   }
   return "";
 }
@@ -50,6 +53,22 @@ std::string PromptOf(const std::string& given) {
     return {std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>()};
   }
   return given.starts_with('@') ? ReadFile(given.substr(1), kLimit) : given;
+}
+
+// The grammar that --grammar or --json-schema gives.
+std::optional<Grammar> GrammarOf(const GenerateArguments& options) {
+  const auto read = [](const std::string& path, auto parse) {
+    constexpr size_t kLimit = size_t{1} << 20;
+    const std::string text = ReadFile(path, kLimit);
+    try {
+      return parse(text);
+    } catch (const InputError& error) {
+      throw InputError(path, ": ", error.what());
+    }
+  };
+  if (options.grammar) return read(*options.grammar, Grammar::Parse);
+  if (options.schema) return read(*options.schema, Grammar::OfJsonSchema);
+  return {};
 }
 
 void Run(const GenerateArguments& options) {
@@ -73,6 +92,8 @@ void Run(const GenerateArguments& options) {
     drafter = MakeDrafter(*small, engine.model());
   }
   how.drafter = drafter.get();
+  const std::optional<Grammar> grammar = GrammarOf(options);
+  if (grammar) how.grammar = &*grammar;
   how.seed = options.seed ? *options.seed : DrawnSeed();
   if (!options.json && !options.seed && how.choice.temperature > 0) {
     std::cerr << "linnet: seed " << how.seed << "\n";
@@ -124,6 +145,12 @@ void AddGenerate(CLI::App& app) {
       ->type_name("TEXT")
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  CLI::Option* grammar =
+      AddOption(verb, "--grammar", options->grammar, "FILE",
+                "Write only text that fits the grammar in this file (GBNF notation)");
+  AddOption(verb, "--json-schema", options->schema, "FILE",
+            "Write only JSON that the schema in this file accepts")
+      ->excludes(grammar);
   AddOption(
       verb, "--draft", options->draft, "MODEL",
       StrCat("Speculative decoding: a smaller model with the same vocabulary guesses tokens, "

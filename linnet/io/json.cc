@@ -1,6 +1,7 @@
 #include "linnet/io/json.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <vector>
@@ -10,7 +11,7 @@ namespace linnet {
 namespace {
 
 template <typename json>
-json Parse(std::string_view text, int max_depth, std::string& fault) {
+json Parse(std::string_view text, int max_depth, size_t max_keys, std::string& fault) {
   fault.clear();
   std::vector<std::set<std::string>> keys;  // the keys read so far, for each open object
   // After a fault nothing more is stored, so a malicious text cannot build a deeply nested value.
@@ -33,6 +34,10 @@ json Parse(std::string_view text, int max_depth, std::string& fault) {
           fault = "has " + Quote(key) + " twice";
           return false;
         }
+        if (keys.back().size() > max_keys) {
+          fault = "has an object with more than " + std::to_string(max_keys) + " keys";
+          return false;
+        }
         break;
       default:
         break;
@@ -52,11 +57,12 @@ bool IsC1(std::string_view text, size_t at) {
 }  // namespace
 
 nlohmann::json ParseJson(std::string_view text, int max_depth, std::string& fault) {
-  return Parse<nlohmann::json>(text, max_depth, fault);
+  return Parse<nlohmann::json>(text, max_depth, SIZE_MAX, fault);
 }
 
 nlohmann::ordered_json ParseOrderedJson(std::string_view text, int max_depth, std::string& fault) {
-  return Parse<nlohmann::ordered_json>(text, max_depth, fault);
+  constexpr size_t kMostKeys = 1000;
+  return Parse<nlohmann::ordered_json>(text, max_depth, kMostKeys, fault);
 }
 
 std::string Brief(std::string_view text) {

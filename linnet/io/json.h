@@ -16,8 +16,8 @@ namespace linnet {
 // Parses `text`. On a fault (invalid JSON, a key twice in one object, nesting deeper than
 // `max_depth`) describes it in `fault` ("is not valid JSON") and returns null; else clears `fault`.
 nlohmann::json ParseJson(std::string_view text, int max_depth, std::string& fault);
-// Like ParseJson(), but keeps an object's keys in the order of the text. Only for short texts: the
-// time is quadratic in the number of an object's keys.
+// Like ParseJson(), but keeps an object's keys in the order of the text. An object with more than
+// 1,000 keys is a fault, because the time is quadratic in their number.
 nlohmann::ordered_json ParseOrderedJson(std::string_view text, int max_depth, std::string& fault);
 
 // Shortens text from a file for a message: at most 80 bytes, with '?' for each control character.

@@ -37,6 +37,11 @@ TEST(Json, KeepsTheOrderOfKeys) {
   EXPECT_EQ(ParseOrderedJson(R"({"b": 1, "a": 2})", 3, fault).dump(), R"({"b":1,"a":2})");
   EXPECT_TRUE(ParseOrderedJson("[[[[1]]]]", 3, fault).is_null());
   EXPECT_EQ(fault, "is nested too deeply");
+  std::string many = "{";
+  for (int i = 0; i < 1001; ++i) many += (i > 0 ? ",\"" : "\"") + std::to_string(i) + "\": 1";
+  EXPECT_TRUE(ParseOrderedJson(many + "}", 3, fault).is_null());
+  EXPECT_EQ(fault, "has an object with more than 1000 keys");
+  EXPECT_FALSE(ParseJson(many + "}", 3, fault).is_null());
 }
 
 TEST(Json, EscapesControlCharacters) {

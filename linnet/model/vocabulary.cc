@@ -2,11 +2,14 @@
 #include "linnet/model/spec.h"
 
 #include <algorithm>
+#include <mutex>
+#include <optional>
 #include <utility>
 
 #include "linnet/base/utf8.h"
 #include "linnet/error.h"
 #include "linnet/io/json.h"
+#include "linnet/model/sorted_tokens.h"
 #include "linnet/model/tokenizer.h"
 
 namespace linnet {
@@ -26,7 +29,13 @@ void ForCodePoints(std::string_view text, const char* what, Body body) {
 
 }  // namespace
 
-Vocabulary::Vocabulary(const TextSpec& text) : unit_(text.unit) {
+struct Vocabulary::Sorted {
+  std::once_flag once;
+  std::optional<SortedTokens> tokens;
+};
+
+Vocabulary::Vocabulary(const TextSpec& text)
+    : unit_(text.unit), sorted_(std::make_shared<Sorted>()) {
   const std::string& characters = text.characters;
   const auto require = [&](TextUnit unit, const std::string& given, const char* what) {
     if ((unit_ == unit) != given.empty()) return;
@@ -67,6 +76,11 @@ size_t Vocabulary::size() const {
 std::span<const int32_t> Vocabulary::unwritten() const {
   static constexpr int32_t kNone[] = {kSeparator, kUnknown};
   return std::span(kNone).first(tokenizer_ ? 0 : std::size(kNone));
+}
+
+const SortedTokens& Vocabulary::sorted() const {
+  std::call_once(sorted_->once, [this] { sorted_->tokens.emplace(*this); });
+  return *sorted_->tokens;
 }
 
 size_t Vocabulary::CountUnknown(std::span<const int32_t> tokens) const {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -98,6 +99,34 @@ TEST_F(Chats, AreCompletionsOfTheirText) {
   EXPECT_EQ(roles, 1);
 }
 
+TEST_F(Chats, FollowASchemaInTheOrderOfItsProperties) {
+  const json messages = {{{"role", "user"}, {"content", "abc"}}};
+  // As text, because this test's JSON type sorts keys.
+  const std::string format =
+      R"({"type": "json_schema", "json_schema": {"name": "pair", "strict": true, "schema":
+          {"type": "object", "properties": {"b": {"type": "integer", "minimum": 7, "maximum": 99},
+           "a": {"enum": ["x", "yy"]}}, "required": ["b", "a"], "additionalProperties": false}}})";
+  const std::string body = R"({"messages": [{"role": "user", "content": "abc"}], "seed": 1, "n": 4,
+                               "response_format": )" + format + "}";
+  httplib::Client client("127.0.0.1", server_.port());
+  const auto result = client.Post("/v1/chat/completions", body, "application/json");
+  ASSERT_TRUE(result && result->status == 200) << (result ? result->body : "no answer");
+  for (const json& choice : json::parse(result->body)["choices"]) {
+    const std::string text = choice["message"]["content"];
+    EXPECT_TRUE(std::regex_match(text, std::regex(R"x(\{"b": ?[1-9][0-9]?, ?"a": ?"(x|yy)"\})x")))
+        << text;
+    EXPECT_GE(json::parse(text)["b"], 7);
+    EXPECT_EQ(choice["finish_reason"], "stop");
+  }
+  const json object = Ask(messages, {{"response_format", {{"type", "json_object"}}}});
+  EXPECT_EQ(object["choices"][0]["message"]["content"].get<std::string>().front(), '{');
+  for (const json& wrong :
+       {json{{"type", "json_schema"}}, json{{"type", "json_schema"}, {"json_schema", json::object()}},
+        json{{"type", "json_schema"}, {"json_schema", {{"schema", {{"not", json::object()}}}}}}}) {
+    Ask(messages, {{"response_format", wrong}}, 400);
+  }
+}
+
 TEST_F(Chats, AreRefusedWithAReason) {
   const json messages = {{{"role", "user"}, {"content", "abc"}}};
   Ask(json::array(), {}, 400);
@@ -107,7 +136,7 @@ TEST_F(Chats, AreRefusedWithAReason) {
   Ask({{{"role", "user"}, {"content", {{{"type", "image_url"}}}}}}, {}, 400);
   for (const json& more :
        {json{{"tools", json::array()}}, json{{"logprobs", true}},
-        json{{"response_format", {{"type", "json_object"}}}}, json{{"prompt", "x"}},
+        json{{"response_format", {{"type", "yaml"}}}}, json{{"prompt", "x"}},
         json{{"max_tokens", -1}}, json{{"n", 0}}, json{{"state", "x"}}}) {
     Ask(messages, more, 400);
   }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <regex>
 #include <string>
 #include <vector>
 
@@ -238,6 +239,29 @@ TEST_F(Completions, LogprobsEndWithTheText) {
   EXPECT_EQ(cut["finish_reason"], "stop");
   EXPECT_EQ(cut["logprobs"]["tokens"].size(), first);
   for (size_t i = 0; i < first; ++i) EXPECT_EQ(cut["logprobs"]["tokens"][i], tokens[i]);
+}
+
+TEST_F(Completions, FollowAGrammar) {
+  const json body = {{"prompt", "ab"}, {"n", 3}, {"logprobs", 0}, {"grammar", "root ::= [ab]{5} \"cd\""}};
+  const json answer = Complete(body);
+  const std::vector<std::string> texts = Texts(answer);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(std::regex_match(texts[i], std::regex("[ab]{5}cd"))) << texts[i];
+    EXPECT_EQ(answer["choices"][i]["finish_reason"], "stop");
+    EXPECT_EQ(answer["choices"][i]["logprobs"]["tokens"].size(), 7u);
+  }
+  EXPECT_EQ(answer["usage"]["completion_tokens"], 21);
+  std::vector<std::string> streamed(3);
+  for (const json& event : Events(body)) {
+    for (const json& choice : event["choices"]) {
+      streamed.at(choice["index"]) += choice["text"].get<std::string>();
+    }
+  }
+  EXPECT_EQ(streamed, texts);
+  EXPECT_EQ(Refused({{"grammar", "root ::= x"}}), "the grammar, line 1: the rule 'x' is not defined");
+  EXPECT_NE(Refused({{"grammar", "root ::= \"a\""}, {"response_format", {{"type", "text"}}}})
+                .find("exclude each other"),
+            std::string::npos);
 }
 
 TEST(Models, AreDescribedByName) {

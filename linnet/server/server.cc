@@ -30,11 +30,10 @@
 namespace linnet::server {
 namespace {
 
-using nlohmann::json;
 using nlohmann::ordered_json;
 using std::chrono::milliseconds;
 
-constexpr int kDepth = 16;  // maximum nesting of a request's JSON
+constexpr int kDepth = 64;  // maximum nesting of a request's JSON
 constexpr char kJson[] = "application/json; charset=utf-8";
 constexpr char kModels[] = "/v1/models", kStates[] = "/v1/states";
 
@@ -409,7 +408,7 @@ void Server::Impl::Compute(Endpoint& endpoint, const std::shared_ptr<Exchange>& 
   const HttpRequest& request = exchange->request();
   if (draining) throw Refusal{503, "the server is stopping"};
   std::string fault;
-  const json object = ParseJson(request.body, kDepth, fault);
+  const ordered_json object = ParseOrderedJson(request.body, kDepth, fault);
   if (!fault.empty()) throw InputError("the body ", fault);
   auto account = std::make_shared<Account>();
   account->start = request.start;

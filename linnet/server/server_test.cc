@@ -210,7 +210,7 @@ TEST(Server, RefusesARequestThatWaitsTooLong) {
 
 TEST(Fields, AreOfTheirTypesAndWithinTheirBounds) {
   const auto fine =
-      nlohmann::json::parse(R"({"a": "x", "b": true, "c": 1.5, "d": 3, "f": null, "g": 2e0})");
+      nlohmann::ordered_json::parse(R"({"a": "x", "b": true, "c": 1.5, "d": 3, "f": null, "g": 2e0})");
   const Fields fields(fine, {"a", "b", "c", "d", "f", "g", "none"});
   EXPECT_EQ(fields.Text("a", ""), "x");
   EXPECT_TRUE(fields.Flag("b", false));
@@ -225,7 +225,7 @@ TEST(Fields, AreOfTheirTypesAndWithinTheirBounds) {
   EXPECT_THROW(fields.Number("c", 0, 0, 1), Error);
   EXPECT_THROW(fields.Integer("c", 0, 0, 9), Error);
   EXPECT_THROW(fields.Integer("d", 0, 4, 9), Error);
-  EXPECT_THROW(Fields(nlohmann::json::array(), {"a"}), Error);
+  EXPECT_THROW(Fields(nlohmann::ordered_json::array(), {"a"}), Error);
 }
 
 TEST(Fields, NamesTheUnknownOneAndSuggests) {
@@ -233,7 +233,7 @@ TEST(Fields, NamesTheUnknownOneAndSuggests) {
   for (int i = 0; i < 20; ++i) names.push_back("field_number_" + std::to_string(i));
   names.push_back("max_tokens");
   const auto refusal = [&](const std::string& name) -> std::string {
-    const nlohmann::json object = {{"field_number_3", 1}, {name, 1}};
+    const nlohmann::ordered_json object = {{"field_number_3", 1}, {name, 1}};
     try {
       Fields fields(object, names);
     } catch (const Error& error) {

@@ -11,7 +11,7 @@
 
 namespace linnet::server {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 Fields::Fields(const json& object, const std::vector<std::string>& names, const std::string& what)
     : object_(object) {

@@ -162,7 +162,7 @@ class Endpoint {
   virtual ~Endpoint() = default;
   // Submits a request's work to a worker; the answer then arrives in the reply's pipe. Throws
   // InputError for an invalid request (status 400), and Refusal for other reasons.
-  virtual Reply Answer(const nlohmann::json& request, std::shared_ptr<Account> account) = 0;
+  virtual Reply Answer(const nlohmann::ordered_json& request, std::shared_ptr<Account> account) = 0;
 };
 
 // Typed access to the fields of a request. A missing or null field has the value `otherwise`.
@@ -172,7 +172,7 @@ class Fields {
   // `names`: all fields that the object may have. Throws InputError if it has any other field (the
   // message suggests a similar name or lists all), or if `object` is not a JSON object (the message
   // begins with `what`).
-  Fields(const nlohmann::json& object, const std::vector<std::string>& names,
+  Fields(const nlohmann::ordered_json& object, const std::vector<std::string>& names,
          const std::string& what = "the body");
 
   bool Has(const std::string& name) const;  // present and not null
@@ -181,10 +181,10 @@ class Fields {
   double Number(const std::string& name, double otherwise, double low, double high) const;
   int64_t Integer(const std::string& name, int64_t otherwise, int64_t low, int64_t high) const;
   // The field's JSON value. Throws InputError if the field is missing or null.
-  const nlohmann::json& Value(const std::string& name) const;
+  const nlohmann::ordered_json& Value(const std::string& name) const;
 
  private:
-  const nlohmann::json& object_;
+  const nlohmann::ordered_json& object_;
 };
 
 // The model that the request names, or the first one if it names none. Throws Refusal (404) for an

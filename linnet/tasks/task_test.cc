@@ -32,7 +32,7 @@ Evaluation EvalToy(const EvalOptions& options, Engine& engine, const EvalProgres
 }
 
 struct Nothing : server::Endpoint {
-  server::Reply Answer(const nlohmann::json&, std::shared_ptr<server::Account>) override {
+  server::Reply Answer(const nlohmann::ordered_json&, std::shared_ptr<server::Account>) override {
     throw server::Refusal{501, "a toy"};
   }
 };

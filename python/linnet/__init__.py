@@ -19,6 +19,7 @@ another version.
 """
 
 from ._errors import Error, InputError, LibraryError, MemoryError, RuntimeError
+from ._grammar import Grammar
 from ._library import library_path
 from ._model import Couplet, Model
 from ._runs import Run, read_run
@@ -28,5 +29,5 @@ from ._text import choose
 from ._version import VERSION as __version__
 
 # RuntimeError and MemoryError are left out, since `from linnet import *` would hide Python's.
-__all__ = ["Couplet", "Error", "InputError", "LibraryError", "Model", "Phone", "Run", "State", "Transcriber", "choose",
+__all__ = ["Couplet", "Error", "Grammar", "InputError", "LibraryError", "Model", "Phone", "Run", "State", "Transcriber", "choose",
            "library_path", "read_run"]

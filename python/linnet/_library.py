@@ -33,7 +33,7 @@ class ImageOptions(ctypes.Structure):
 
 class TextOptions(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("tokens", c_size_t), ("sampling", POINTER(Sampling)),
-                ("stop", POINTER(c_char_p)), ("stop_count", c_size_t)]
+                ("stop", POINTER(c_char_p)), ("stop_count", c_size_t), ("grammar", c_void_p)]
 
 
 class CoupletOptions(ctypes.Structure):
@@ -97,6 +97,13 @@ _FUNCTIONS: dict[str, tuple] = {
     "sample_images": (c_int, c_void_p, c_size_t, POINTER(ImageOptions), c_void_p),
     "complete_images": (c_int, c_void_p, c_void_p, c_size_t, c_size_t, POINTER(ImageOptions), c_void_p),
     "bits_per_dim": (c_int, c_void_p, c_void_p, c_size_t, POINTER(ImageOptions), POINTER(c_double), c_void_p),
+    "grammar_new": (c_void_p, c_char_p, c_size_t),
+    "grammar_of_json_schema": (c_void_p, c_char_p, c_size_t),
+    "grammar_free": (None, c_void_p),
+    "matcher_new": (c_void_p, c_void_p, c_void_p),
+    "matcher_free": (None, c_void_p),
+    "matcher_mask": (c_int, c_void_p, c_void_p, c_size_t),
+    "matcher_add": (c_int, c_void_p, c_int32, POINTER(c_int)),
     "text_options_init": (c_int, POINTER(TextOptions), c_size_t),
     "write_text": (c_int, c_void_p, c_char_p, c_size_t, POINTER(TextOptions), Reader, c_void_p, POINTER(c_int)),
     "text_nats": (c_int, c_void_p, c_char_p, c_size_t, POINTER(c_double), POINTER(c_size_t)),

@@ -13,6 +13,7 @@ import numpy as np
 
 from . import _checks, _text
 from ._errors import InputError
+from ._grammar import Grammar
 from ._library import (CoupletOptions, Handle, ImageOptions, Progress, Reader, TextOptions, check, interruptible,
                        library)
 from ._speech import Phone, Transcriber, check_rate, phones_of
@@ -268,39 +269,44 @@ class Model:
     @overload
     def generate(self, prompt: str = "", max_tokens: int = 256, *, temperature: float = 1.0, top_k: int = 0,
                  top_p: float = 1.0, seed: Optional[int] = None, stop: Union[str, Iterable[str]] = (),
-                 stream: Literal[False] = False) -> str: ...
+                 grammar: Optional[Grammar] = None, stream: Literal[False] = False) -> str: ...
     @overload
     def generate(self, prompt: str = "", max_tokens: int = 256, *, temperature: float = 1.0, top_k: int = 0,
                  top_p: float = 1.0, seed: Optional[int] = None, stop: Union[str, Iterable[str]] = (),
-                 stream: Literal[True]) -> Generator[str, None, None]: ...
+                 grammar: Optional[Grammar] = None, stream: Literal[True]) -> Generator[str, None, None]: ...
 
     def generate(self, prompt: str = "", max_tokens: int = 256, *, temperature: float = 1.0, top_k: int = 0,
                  top_p: float = 1.0, seed: Optional[int] = None, stop: Union[str, Iterable[str]] = (),
+                 grammar: Optional[Grammar] = None,
                  stream: bool = False) -> Union[str, Generator[str, None, None]]:
         """Continues a prompt; "" begins a new text. Returns the new text.
 
         temperature: 0 takes the most likely token. top_k: keeps only the k most likely tokens; 0: all. top_p: keeps
         only the most likely tokens, until their probabilities sum to top_p. stop: a string or strings; the text ends
-        before the first of them that appears. stream: returns an iterator over pieces of whole characters. A token is
+        before the first of them that appears. grammar: the text follows this grammar. stream: returns an iterator over pieces of whole characters. A token is
         computed when its piece is asked for; close() of the iterator ends the generation.
         """
         encoded = _checks.text(prompt, "prompt")
         most = _checks.integer(max_tokens, "max_tokens", 1)
         sampling = _text.sampling(temperature, top_k, top_p, seed)
         stops = _text.stop_strings(stop)
+        if grammar is not None and not isinstance(grammar, Grammar):
+            raise InputError(f"grammar must be a linnet.Grammar, not {_checks.brief(grammar)}")
         self._check_task("text", "generate")
         if stream:
-            return _text.stream_text(self, encoded, most, sampling, stops)
+            return _text.stream_text(self, encoded, most, sampling, stops, grammar)
         if threading.current_thread().daemon:
             # The interpreter's exit ends daemon threads, which must not happen in a callback of the library. So this
             # branch generates without callbacks.
-            return "".join(_text.stream_text(self, encoded, most, sampling, stops))
+            return "".join(_text.stream_text(self, encoded, most, sampling, stops, grammar))
         options = TextOptions()
         check(library.text_options_init(ctypes.byref(options), ctypes.sizeof(options)))
         options.tokens = most
         options.sampling = ctypes.pointer(sampling)
         options.stop = (ctypes.c_char_p * len(stops))(*stops)
         options.stop_count = len(stops)
+        if grammar is not None:
+            options.grammar = grammar._handle._as_parameter_
         pieces: list[bytes] = []
 
         def work(cancelled: Any) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import codecs
 import ctypes
 import math
-from typing import TYPE_CHECKING, Any, Generator, Iterable, Union
+from typing import TYPE_CHECKING, Any, Generator, Iterable, Optional, Union
 
 import numpy as np
 
 from . import _checks
 from ._errors import InputError
+from ._grammar import Grammar, Matcher
 from ._library import Sampling, check, library
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Pieces:
 
 
 def stream_text(model: Model, prompt: bytes, most: int, options: Sampling,
-                stop: list[bytes]) -> Generator[str, None, None]:
+                stop: list[bytes], grammar: Optional[Grammar]) -> Generator[str, None, None]:
     """Yields the text of Model.generate() in pieces, and computes no token before its piece is asked for.
 
     Steps the model from Python: linnet_write_text() calls back with each piece, so it would need a
@@ -115,12 +116,15 @@ def stream_text(model: Model, prompt: bytes, most: int, options: Sampling,
     end = library.model_end(model._open_handle())
     # Tokens that are never drawn.
     unwritten = [] if model.unit == "token" else [SEPARATOR, UNKNOWN]
+    matcher = Matcher(grammar, model) if grammar is not None else None
     state = model.new_state(1)
     logits = state.read(read)[0]
     # The number of drawn tokens that the model may still read.
     room = model.positions - len(read) if model.limited else most
     for draw in range(most):
         logits[unwritten] = -math.inf
+        if matcher is not None:
+            matcher.mask(logits)
         token = _choose(logits, options, draw)
         if token == end:
             break
@@ -129,6 +133,8 @@ def stream_text(model: Model, prompt: bytes, most: int, options: Sampling,
             yield shown
         if pieces.stopped:
             return
+        if matcher is not None and matcher.add(token):
+            break
         if draw + 1 == most or draw == room:
             break
         logits = state.step(token)[0]

@@ -264,6 +264,68 @@ static void test_writing(void) {
   linnet_engine_free(engine), linnet_model_free(model);
 }
 
+/* A text with a grammar, by linnet_write_text() and token by token with a matcher. */
+static void test_grammar(void) {
+  const char* const notation = "root ::= [a-c]{4} (\"-\" [a-c])+";
+  const char* const schema = "{\"type\": \"array\", \"items\": {\"enum\": [1, 2]}, \"maxItems\": 2}";
+  linnet_model* model = open_model(TEXT);
+  linnet_engine* engine = linnet_engine_new(model, 1);
+  linnet_grammar* grammar = linnet_grammar_new(notation, strlen(notation));
+  linnet_grammar* json = linnet_grammar_of_json_schema(schema, strlen(schema));
+  CHECK(grammar && json);
+  linnet_text_options options;
+  linnet_sampling sampling;
+  linnet_text_options_init(&options, sizeof options);
+  linnet_sampling_init(&sampling, sizeof sampling);
+  sampling.seed = 3;
+  options.tokens = 10, options.sampling = &sampling, options.grammar = grammar;
+  struct written written = {"", 0, 0, 0};
+  int end = -1;
+  CHECK_OK(linnet_write_text(engine, "A", 1, &options, append, &written, &end) == LINNET_OK);
+  CHECK(end == LINNET_TEXT_TOKENS || end == LINNET_TEXT_END_TOKEN);
+  linnet_matcher* matcher = linnet_matcher_new(grammar, model);
+  linnet_grammar_free(grammar);
+  linnet_state* state = linnet_state_new(engine, 1);
+  const size_t width = linnet_model_outputs(model);
+  float logits[WIDTH];
+  int32_t tokens[2] = {LINNET_TOKEN_END}, token = 0;
+  size_t count = 0, bytes = 0;
+  CHECK(linnet_encode(model, "A", 1, tokens + 1, 1, &count) == LINNET_OK);
+  CHECK(linnet_prefix(engine, state, tokens, 2, logits) == LINNET_OK);
+  for (size_t i = 0; i < written.bytes; ++i) {
+    char text[8];
+    int finished = -1;
+    CHECK(linnet_matcher_mask(matcher, logits, width) == LINNET_OK);
+    CHECK(linnet_choose(logits, width, &sampling, i, &token) == LINNET_OK);
+    CHECK(linnet_matcher_add(matcher, token, &finished) == LINNET_OK && finished == 0);
+    CHECK(linnet_token_text(model, token, text, sizeof text, &bytes) == LINNET_OK);
+    CHECK(bytes == 1 && text[0] == written.text[i]);
+    CHECK(i % 2 == 0 || i < 4 || text[0] != '-');
+    CHECK(linnet_step(engine, state, &token, logits) == LINNET_OK);
+  }
+  linnet_state_free(state);
+
+  memset(&written, 0, sizeof written);
+  options.grammar = json;
+  CHECK_OK(linnet_write_text(engine, "A", 1, &options, append, &written, &end) == LINNET_OK);
+  CHECK(end == LINNET_TEXT_GRAMMAR && written.text[0] == '[' &&
+        written.text[written.bytes - 1] == ']');
+
+  STATUS_FAILS(linnet_matcher_add(matcher, LINNET_TOKEN_END, NULL), "cannot follow");
+  STATUS_FAILS(linnet_matcher_mask(matcher, logits, 3), "3 logits");
+  STATUS_FAILS(linnet_matcher_mask(matcher, NULL, width), "logits is NULL");
+  STATUS_FAILS(linnet_matcher_mask(NULL, logits, width), "matcher is NULL");
+  linnet_matcher_free(matcher), linnet_grammar_free(json);
+  linnet_model* images = open_model(IMAGES);
+  grammar = linnet_grammar_new(notation, strlen(notation));
+  CHECK_FAILS(linnet_matcher_new(grammar, images) == NULL, LINNET_ERROR_INPUT, "no vocabulary");
+  CHECK_FAILS(linnet_matcher_new(NULL, model) == NULL, LINNET_ERROR_INPUT, "grammar is NULL");
+  CHECK_FAILS(linnet_grammar_new("root", 4) == NULL, LINNET_ERROR_INPUT, "expected '::='");
+  CHECK_FAILS(linnet_grammar_of_json_schema("{", 1) == NULL, LINNET_ERROR_INPUT, "not valid JSON");
+  linnet_grammar_free(grammar), linnet_grammar_free(NULL), linnet_matcher_free(NULL);
+  linnet_engine_free(engine), linnet_model_free(model), linnet_model_free(images);
+}
+
 static void test_reader_stops(void) {
   linnet_engine* engine = open_engine(TEXT, 1);
   struct written written = {"", 0, 0, 1};
@@ -461,6 +523,7 @@ int main(void) {
   test_image_errors();
   test_writing();
   test_byte_pairs();
+  test_grammar();
   test_reader_stops();
   test_text_errors();
   test_nats();

@@ -11,7 +11,6 @@
 namespace linnet::server {
 namespace {
 
-using nlohmann::json;
 using nlohmann::ordered_json;
 
 // Mean log-probability per character.
@@ -72,7 +71,7 @@ class Couplets : public Endpoint {
     }
   }
 
-  Reply Answer(const json& request, std::shared_ptr<Account> account) override {
+  Reply Answer(const ordered_json& request, std::shared_ptr<Account> account) override {
     const Fields fields(request, {"first", "candidates", "temperature", "top_k", "top_p", "seed",
                                   "stream", "model"});
     const ServedModel& served = Choose(models_, fields);

@@ -53,7 +53,7 @@ ChatFormat ChatFormat::Of(const std::string& name_or_path) {
 
 ChatFormat ChatFormat::Parse(const std::string& json, const std::string& label) {
   std::string fault;
-  const nlohmann::json object = ParseJson(json, 3, fault);
+  const nlohmann::ordered_json object = ParseOrderedJson(json, 3, fault);
   if (!fault.empty()) throw InputError(label, ": ", fault);
   const server::Fields fields(object, {"roles", "turn", "answer", "stop"}, label);
   ChatFormat format;
@@ -70,7 +70,7 @@ ChatFormat ChatFormat::Parse(const std::string& json, const std::string& label) 
   }
   if (fields.Has("stop")) {
     if (!fields.Value("stop").is_array()) throw InputError(label, ": 'stop' is not a list");
-    for (const nlohmann::json& stop : fields.Value("stop")) {
+    for (const nlohmann::ordered_json& stop : fields.Value("stop")) {
       if (!stop.is_string() || stop.get<std::string>().empty()) {
         throw InputError(label, ": 'stop' is not a list of strings that are not empty");
       }

@@ -8,7 +8,7 @@
 namespace linnet::server {
 namespace {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 constexpr int64_t kMostLogprobs = 5;
 
@@ -79,11 +79,35 @@ void RefuseUnsupported(const Fields& fields) {
   fields.Text("user", "");  // checks the type; the value is ignored
 }
 
+// 'grammar', or the type json_object or json_schema of 'response_format'.
+std::optional<Grammar> GrammarOf(const Fields& fields) {
+  if (fields.Has("grammar")) {
+    if (fields.Has("response_format")) {
+      throw InputError("'grammar' and 'response_format' exclude each other");
+    }
+    return Grammar::Parse(fields.Text("grammar", ""));
+  }
+  if (!fields.Has("response_format")) return {};
+  const Fields format(fields.Value("response_format"), {"type", "json_schema"},
+                      "'response_format'");
+  const std::string type = format.Text("type", "");
+  if (type == "text") return {};
+  if (type == "json_object") return Grammar::OfJsonObjects();
+  if (type != "json_schema") {
+    throw InputError("'response_format' has the type ", Quote(type),
+                     "; use text, json_object or json_schema");
+  }
+  const Fields named(format.Value("json_schema"), {"name", "description", "schema", "strict"},
+                     "'json_schema'");
+  return Grammar::OfJsonSchema(named.Value("schema").dump());
+}
+
 // The fields that completions and chats share.
 CompletionRequest ParseSampling(const Fields& fields, const Worker& worker,
                                 const EndpointLimits& limits) {
   RefuseUnsupported(fields);
   CompletionRequest request;
+  request.grammar = GrammarOf(fields);
   request.options.stop = StopsOf(fields);
   request.options.choice = ChoiceOf(fields, {}, request.options.seed);
   request.n = static_cast<size_t>(fields.Integer(
@@ -103,12 +127,6 @@ void RefuseUnsupportedChat(const Fields& fields) {
   }
   if (fields.Flag("logprobs", false) || fields.Has("top_logprobs")) {
     throw InputError("'logprobs' of chats are not supported; /v1/completions has them");
-  }
-  if (fields.Has("response_format")) {
-    const Fields form(fields.Value("response_format"), {"type"}, "'response_format'");
-    if (form.Text("type", "") != "text") {
-      throw InputError("'response_format' other than text is not supported");
-    }
   }
 }
 
@@ -178,7 +196,7 @@ const std::vector<std::string>& CompletionFields() {
       "top_k",       "seed",       "stop",       "logprobs",         "stream",
       "model",       "best_of",    "logit_bias", "presence_penalty", "frequency_penalty",
       "suffix",      "echo",       "user",       "stream_options",   "state",
-      "return_state"};
+      "return_state", "grammar", "response_format"};
   return names;
 }
 
@@ -206,7 +224,8 @@ const std::vector<std::string>& ChatFields() {
                                                  "tool_choice",
                                                  "function_call",
                                                  "store",
-                                                 "response_format"};
+                                                 "response_format",
+                                                 "grammar"};
   return names;
 }
 

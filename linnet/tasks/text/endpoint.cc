@@ -15,11 +15,10 @@
 namespace linnet::server {
 namespace {
 
-using nlohmann::json;
 using nlohmann::ordered_json;
 
 const char* Reason(TextEnd end) {
-  return end == TextEnd::kStop || end == TextEnd::kEndToken ? "stop" : "length";
+  return end == TextEnd::kTokens || end == TextEnd::kPositions ? "length" : "stop";
 }
 
 // A text in progress, which becomes one element of `choices` in the answer.
@@ -216,6 +215,7 @@ std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary
     from = served.keeper->Find(served.name, served.worker->model(), *request.state);
   }
   const size_t begin = from ? 0 : vocabulary.begin().size();
+  request.options.grammar = request.grammar ? &*request.grammar : nullptr;
   for (std::vector<int32_t>& prompt : request.prompts) {
     const size_t first = session->choices.size();
     for (size_t i = 0; i < request.n; ++i) {
@@ -264,7 +264,7 @@ class Completions : public Endpoint {
     }
   }
 
-  Reply Answer(const json& body, std::shared_ptr<Account> account) override {
+  Reply Answer(const ordered_json& body, std::shared_ptr<Account> account) override {
     const Fields fields(body, chat_ ? ChatFields() : CompletionFields());
     const ServedModel& served = Choose(models_, fields);
     const Vocabulary& vocabulary = vocabularies_.at(served.worker);

@@ -12,7 +12,6 @@
 namespace linnet::server {
 namespace {
 
-using nlohmann::json;
 using nlohmann::ordered_json;
 
 // A running request. `ended` and `kept` come from two threads, in any order.
@@ -46,7 +45,7 @@ class States : public Endpoint {
     }
   }
 
-  Reply Answer(const json& body, std::shared_ptr<Account> account) override {
+  Reply Answer(const ordered_json& body, std::shared_ptr<Account> account) override {
     const Fields fields(body, {"model", "prompt", "state", "id"});
     const ServedModel& served = Choose(models_, fields);
     const Model& model = served.worker->model();

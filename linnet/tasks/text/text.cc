@@ -95,6 +95,7 @@ TextDraft::TextDraft(const Vocabulary& vocabulary, const TextOptions& options)
       rng_(options.seed, options.stream),
       pieces_(options.stop) {
   Validate(options.choice);
+  if (options.grammar) matcher_.emplace(*options.grammar, vocabulary);
 }
 
 std::optional<int32_t> TextDraft::Next(std::span<const float> outputs, std::string& shown) {
@@ -103,16 +104,22 @@ std::optional<int32_t> TextDraft::Next(std::span<const float> outputs, std::stri
     if (end != TextEnd::kStop) shown += pieces_.Finish();
     return {};
   };
+  if (matcher_ && matcher_->finished()) return finish(TextEnd::kGrammar);
   if (tokens_ == most_) return finish(TextEnd::kTokens);
   allowed_.assign(outputs.begin(), outputs.end());
   for (const int32_t token : vocabulary_->unwritten()) {
     allowed_[static_cast<size_t>(token)] = -INFINITY;
   }
+  if (matcher_) matcher_->Mask(allowed_);
   const int32_t token = Choose(allowed_, choice_, rng_);
   if (token == vocabulary_->end()) return finish(TextEnd::kEndToken);
   ++tokens_, last_ = token;
   shown += pieces_.Add(vocabulary_->Decode(token));
   if (pieces_.stopped()) return finish(TextEnd::kStop);
+  if (matcher_) {
+    matcher_->Add(token);
+    if (matcher_->finished()) return finish(TextEnd::kGrammar);
+  }
   if (tokens_ == most_) return finish(TextEnd::kTokens);
   return token;
 }

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "linnet/grammar.h"
 #include "linnet/text.h"
 
 namespace linnet {
@@ -61,6 +62,7 @@ class TextDraft {
   size_t most_, tokens_ = 0;  // most_: maximum of tokens_
   int32_t last_ = Vocabulary::kEnd;
   Philox rng_;
+  std::optional<GrammarMatcher> matcher_;  // if the options have a grammar
   TextPieces pieces_;
   std::vector<float> allowed_;  // the outputs, -infinity for tokens that are never drawn
   TextEnd end_ = TextEnd::kPositions;

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 #include <numbers>
+#include <regex>
 #include <set>
 #include <string>
 #include <utility>
@@ -183,6 +184,45 @@ TEST(TextWriter, SameSeedGivesTheSameText) {
   }
   Engine couplets(RandomModel("couplet", "character"), {.threads = 1});
   EXPECT_THROW(TextWriter writer(couplets), Error);
+}
+
+// The text follows the grammar, the same text with a drafter, and ends where nothing can follow.
+TEST(TextWriter, FollowsAGrammar) {
+  Engine engine(RandomModel("text", "character", 400), {.threads = 1});
+  TextWriter writer(engine);
+  const auto repeater = MakeRepeater();
+  const Grammar pairs = Grammar::Parse(R"(root ::= ("ab" | "cd"){30} "b")");
+  const Grammar open = Grammar::Parse(R"(root ::= "ab"*)");
+  const std::regex regex("(ab|cd){30}b");
+  for (const float temperature : {0.0f, 1.0f}) {
+    TextOptions options{.tokens = 100, .choice = {.temperature = temperature}, .seed = 1};
+    std::string text, drafted;
+    const auto write = [&](std::string& to) {
+      to.clear();
+      return writer.Write("ab", options, [&](std::string_view piece) { return to += piece, true; });
+    };
+    options.grammar = &pairs;
+    EXPECT_EQ(write(text), TextEnd::kGrammar);
+    EXPECT_TRUE(std::regex_match(text, regex)) << text;
+    options.drafter = repeater.get();
+    EXPECT_EQ(write(drafted), TextEnd::kGrammar);
+    EXPECT_EQ(drafted, text);
+    options.tokens = 9;
+    EXPECT_EQ(write(drafted), TextEnd::kTokens);
+    EXPECT_EQ(drafted, text.substr(0, 9));
+    // The model may end the text between two repetitions.
+    options.tokens = 300, options.grammar = &open;
+    const TextEnd end = write(text);
+    EXPECT_TRUE(end == TextEnd::kEndToken || end == TextEnd::kTokens);
+    EXPECT_TRUE(std::regex_match(text, std::regex("(ab)*"))) << text;
+    EXPECT_EQ(end == TextEnd::kTokens, text.size() == 300);
+  }
+  const Grammar empty = Grammar::Parse("root ::= \"\"");
+  const Grammar foreign = Grammar::Parse("root ::= \"a\u2603\"");
+  const auto no_text = [](std::string_view) { return ADD_FAILURE(), true; };
+  EXPECT_EQ(writer.Write("ab", {.grammar = &empty}, no_text), TextEnd::kGrammar);
+  EXPECT_THROW(writer.Write("ab", {.grammar = &foreign}, [](std::string_view) { return true; }),
+               InputError);
 }
 
 TEST(NatsOf, EqualsTheSumOverSteps) {
