@@ -1,5 +1,5 @@
-// Makes a grammar of a user's JSON schema (an input that begins with '{') or GBNF text, then writes a
-// text that follows it.
+// Makes a grammar of a user's JSON schema (an input that begins with '{') or GBNF text, then writes
+// a text that follows it.
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -27,7 +27,8 @@ void Write(const Grammar& grammar, std::string_view from, bool json) {
       if (logits[static_cast<size_t>(i)] == 0) allowed.push_back(i);
     }
     if (allowed.empty()) std::abort();  // neither finished nor able to go on
-    const auto choice = static_cast<size_t>(static_cast<unsigned char>(from[text.size() % from.size()]));
+    const auto choice =
+        static_cast<size_t>(static_cast<unsigned char>(from[text.size() % from.size()]));
     const int32_t token = allowed[choice % allowed.size()];
     matcher.Add(token);
     text += vocabulary.Decode(token);

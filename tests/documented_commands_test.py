@@ -24,13 +24,16 @@ PAGES = ["README.md", "README.zh.md", "RESULTS.md", "HACKING.md", "models/README
 
 
 def lines_of_blocks(page):
-    """The lines of a page's code blocks. A line that ends in a backslash is joined with the next one."""
+    """The lines of a page's code blocks. A line that ends in a backslash is joined with the next one, and so is a line
+    of curl within quotes."""
     inside, joined = False, ""
     for line in page.read_text().splitlines():
         if line.strip().startswith("```"):
             inside, joined = not inside, ""
         elif inside and line.endswith("\\"):
             joined += line[:-1]
+        elif inside and (joined + line).startswith("curl ") and (joined + line).count("'") % 2:
+            joined += line
         elif inside:
             yield (joined + line).strip()
             joined = ""

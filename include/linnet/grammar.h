@@ -1,6 +1,6 @@
 // Restricts generated text to a grammar or to the JSON of a schema (structured output).
 //
-//   const Grammar grammar = Grammar::OfJsonSchema(R"({"type": "array", "items": {"type": "integer"}})");
+//   const Grammar grammar = Grammar::OfJsonSchema(R"({"items": {"type": "integer"}})");
 //   writer.Write("Primes: ", {.grammar = &grammar}, reader);        // TextWriter, linnet/text.h
 //
 // or token by token, with Engine::Step():
@@ -42,7 +42,8 @@ class LINNET_API Grammar {
 
  private:
   friend class GrammarMatcher;
-  explicit Grammar(std::shared_ptr<const grammar::Automaton> automaton) : automaton_(std::move(automaton)) {}
+  explicit Grammar(std::shared_ptr<const grammar::Automaton> automaton)
+      : automaton_(std::move(automaton)) {}
 
   std::shared_ptr<const grammar::Automaton> automaton_;
 };

@@ -140,9 +140,8 @@ linnet_matcher* linnet_matcher_new(const linnet_grammar* grammar, const linnet_m
 void linnet_matcher_free(linnet_matcher* matcher) { delete matcher; }
 
 int linnet_matcher_mask(linnet_matcher* matcher, float* logits, size_t count) {
-  return StatusOf([&] {
-    Given(matcher, "the matcher").matcher.Mask(Array(logits, count, "logits"));
-  });
+  return StatusOf(
+      [&] { Given(matcher, "the matcher").matcher.Mask(Array(logits, count, "logits")); });
 }
 
 int linnet_matcher_add(linnet_matcher* matcher, int32_t token, int* finished) {

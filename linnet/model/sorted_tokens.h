@@ -22,7 +22,7 @@ struct SortedTokens {
 
   std::vector<int32_t> tokens;
   std::vector<std::string> texts;  // of each token
-  std::vector<size_t> shared;      // length of the longest common prefix of texts[i - 1] and texts[i]
+  std::vector<size_t> shared;  // length of the longest common prefix of texts[i - 1] and texts[i]
 };
 
 }  // namespace linnet

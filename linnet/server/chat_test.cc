@@ -107,7 +107,8 @@ TEST_F(Chats, FollowASchemaInTheOrderOfItsProperties) {
           {"type": "object", "properties": {"b": {"type": "integer", "minimum": 7, "maximum": 99},
            "a": {"enum": ["x", "yy"]}}, "required": ["b", "a"], "additionalProperties": false}}})";
   const std::string body = R"({"messages": [{"role": "user", "content": "abc"}], "seed": 1, "n": 4,
-                               "response_format": )" + format + "}";
+                               "response_format": )" +
+                           format + "}";
   httplib::Client client("127.0.0.1", server_.port());
   const auto result = client.Post("/v1/chat/completions", body, "application/json");
   ASSERT_TRUE(result && result->status == 200) << (result ? result->body : "no answer");
@@ -121,7 +122,8 @@ TEST_F(Chats, FollowASchemaInTheOrderOfItsProperties) {
   const json object = Ask(messages, {{"response_format", {{"type", "json_object"}}}});
   EXPECT_EQ(object["choices"][0]["message"]["content"].get<std::string>().front(), '{');
   for (const json& wrong :
-       {json{{"type", "json_schema"}}, json{{"type", "json_schema"}, {"json_schema", json::object()}},
+       {json{{"type", "json_schema"}},
+        json{{"type", "json_schema"}, {"json_schema", json::object()}},
         json{{"type", "json_schema"}, {"json_schema", {{"schema", {{"not", json::object()}}}}}}}) {
     Ask(messages, {{"response_format", wrong}}, 400);
   }
@@ -134,10 +136,9 @@ TEST_F(Chats, AreRefusedWithAReason) {
   Ask({{{"role", "system"}, {"content", "x"}}}, {}, 400);  // the format has no such role
   Ask({{{"role", "user"}}}, {}, 400);
   Ask({{{"role", "user"}, {"content", {{{"type", "image_url"}}}}}}, {}, 400);
-  for (const json& more :
-       {json{{"tools", json::array()}}, json{{"logprobs", true}},
-        json{{"response_format", {{"type", "yaml"}}}}, json{{"prompt", "x"}},
-        json{{"max_tokens", -1}}, json{{"n", 0}}, json{{"state", "x"}}}) {
+  for (const json& more : {json{{"tools", json::array()}}, json{{"logprobs", true}},
+                           json{{"response_format", {{"type", "yaml"}}}}, json{{"prompt", "x"}},
+                           json{{"max_tokens", -1}}, json{{"n", 0}}, json{{"state", "x"}}}) {
     Ask(messages, more, 400);
   }
   Ask(messages, {{"response_format", {{"type", "text"}}}, {"max_tokens", 1}});

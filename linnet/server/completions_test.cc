@@ -242,7 +242,8 @@ TEST_F(Completions, LogprobsEndWithTheText) {
 }
 
 TEST_F(Completions, FollowAGrammar) {
-  const json body = {{"prompt", "ab"}, {"n", 3}, {"logprobs", 0}, {"grammar", "root ::= [ab]{5} \"cd\""}};
+  const json body = {
+      {"prompt", "ab"}, {"n", 3}, {"logprobs", 0}, {"grammar", "root ::= [ab]{5} \"cd\""}};
   const json answer = Complete(body);
   const std::vector<std::string> texts = Texts(answer);
   for (size_t i = 0; i < 3; ++i) {
@@ -258,7 +259,8 @@ TEST_F(Completions, FollowAGrammar) {
     }
   }
   EXPECT_EQ(streamed, texts);
-  EXPECT_EQ(Refused({{"grammar", "root ::= x"}}), "the grammar, line 1: the rule 'x' is not defined");
+  EXPECT_EQ(Refused({{"grammar", "root ::= x"}}),
+            "the grammar, line 1: the rule 'x' is not defined");
   EXPECT_NE(Refused({{"grammar", "root ::= \"a\""}, {"response_format", {{"type", "text"}}}})
                 .find("exclude each other"),
             std::string::npos);

@@ -209,8 +209,8 @@ TEST(Server, RefusesARequestThatWaitsTooLong) {
 }
 
 TEST(Fields, AreOfTheirTypesAndWithinTheirBounds) {
-  const auto fine =
-      nlohmann::ordered_json::parse(R"({"a": "x", "b": true, "c": 1.5, "d": 3, "f": null, "g": 2e0})");
+  const auto fine = nlohmann::ordered_json::parse(
+      R"({"a": "x", "b": true, "c": 1.5, "d": 3, "f": null, "g": 2e0})");
   const Fields fields(fine, {"a", "b", "c", "d", "f", "g", "none"});
   EXPECT_EQ(fields.Text("a", ""), "x");
   EXPECT_TRUE(fields.Flag("b", false));

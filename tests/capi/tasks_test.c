@@ -267,7 +267,8 @@ static void test_writing(void) {
 /* A text with a grammar, by linnet_write_text() and token by token with a matcher. */
 static void test_grammar(void) {
   const char* const notation = "root ::= [a-c]{4} (\"-\" [a-c])+";
-  const char* const schema = "{\"type\": \"array\", \"items\": {\"enum\": [1, 2]}, \"maxItems\": 2}";
+  const char* const schema =
+      "{\"type\": \"array\", \"items\": {\"enum\": [1, 2]}, \"maxItems\": 2}";
   linnet_model* model = open_model(TEXT);
   linnet_engine* engine = linnet_engine_new(model, 1);
   linnet_grammar* grammar = linnet_grammar_new(notation, strlen(notation));

@@ -191,12 +191,29 @@ std::vector<std::vector<int32_t>> PromptsOf(const Fields& fields, const Model& m
 }
 
 const std::vector<std::string>& CompletionFields() {
-  static const std::vector<std::string> names = {
-      "prompt",      "max_tokens", "n",          "temperature",      "top_p",
-      "top_k",       "seed",       "stop",       "logprobs",         "stream",
-      "model",       "best_of",    "logit_bias", "presence_penalty", "frequency_penalty",
-      "suffix",      "echo",       "user",       "stream_options",   "state",
-      "return_state", "grammar", "response_format"};
+  static const std::vector<std::string> names = {"prompt",
+                                                 "max_tokens",
+                                                 "n",
+                                                 "temperature",
+                                                 "top_p",
+                                                 "top_k",
+                                                 "seed",
+                                                 "stop",
+                                                 "logprobs",
+                                                 "stream",
+                                                 "model",
+                                                 "best_of",
+                                                 "logit_bias",
+                                                 "presence_penalty",
+                                                 "frequency_penalty",
+                                                 "suffix",
+                                                 "echo",
+                                                 "user",
+                                                 "stream_options",
+                                                 "state",
+                                                 "return_state",
+                                                 "grammar",
+                                                 "response_format"};
   return names;
 }
 

@@ -22,8 +22,8 @@ struct CompletionRequest {
   std::optional<std::string> state;           // name of the state that the only prompt continues
   bool return_state = false;                  // keep the state at the end of each text
   size_t n = 1;                               // sequences per prompt
-  std::optional<Grammar> grammar;  // of the texts
-  TextOptions options;             // without the grammar
+  std::optional<Grammar> grammar;             // of the texts
+  TextOptions options;                        // without the grammar
   std::optional<size_t> logprobs;  // number of the most likely tokens to report, at most 5
   // usage: a stream ends with the numbers of tokens.
   bool stream = false, usage = false;

@@ -52,7 +52,7 @@ struct LINNET_HIDDEN GrammarMatcher::Impl {
     return masks[place] = std::move(allowed);
   }
 
-  static constexpr size_t kMostMasks = 32;    // in masks
+  static constexpr size_t kMostMasks = 32;     // in masks
   static constexpr size_t kManyPlaces = 2000;  // more are forgotten after each token
 
   grammar::Places places;

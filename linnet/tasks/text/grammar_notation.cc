@@ -47,7 +47,8 @@ class Parser {
   };
 
   [[noreturn]] void Fail(const std::string& what) const {
-    const auto line = 1 + std::count(text_.begin(), text_.begin() + static_cast<ptrdiff_t>(at_), '\n');
+    const auto line =
+        1 + std::count(text_.begin(), text_.begin() + static_cast<ptrdiff_t>(at_), '\n');
     throw InputError("the grammar, line ", line, ": ", what);
   }
   char Peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }

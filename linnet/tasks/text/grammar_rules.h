@@ -35,9 +35,7 @@ struct Expression {
 };
 
 inline Expression Text(std::string text) { return {.text = std::move(text)}; }
-inline Expression Rule(size_t rule) {
-  return {.kind = Expression::Kind::kRule, .rule = rule};
-}
+inline Expression Rule(size_t rule) { return {.kind = Expression::Kind::kRule, .rule = rule}; }
 inline Expression Set(std::vector<CodeRange> ranges) {
   return {.kind = Expression::Kind::kSet, .ranges = std::move(ranges)};
 }

@@ -25,7 +25,8 @@ TEST(Grammar, AcceptsTheTextsOfTheRuleRoot) {
       | "NaN"
     digit  ::= [0-9]
   )");
-  for (const char* right : {"[]", "[1]", "[-12,3]", "[NaN,0]"}) EXPECT_TRUE(Accepts(grammar, right));
+  for (const char* right : {"[]", "[1]", "[-12,3]", "[NaN,0]"})
+    EXPECT_TRUE(Accepts(grammar, right));
   for (const char* wrong : {"", "[", "[1", "[,]", "[1,]", "[--1]", "[Na]", "[1] ", "1"}) {
     EXPECT_FALSE(Accepts(grammar, wrong)) << wrong;
   }
@@ -55,7 +56,8 @@ TEST(Grammar, RepetitionsAreCounted) {
 }
 
 TEST(Grammar, EscapesAndSets) {
-  const Grammar grammar = Grammar::Parse(R"(root ::= "\x41\u6d77\U0001F600\n\"\\" [^a-c\]\-] [x-] .)");
+  const Grammar grammar =
+      Grammar::Parse(R"(root ::= "\x41\u6d77\U0001F600\n\"\\" [^a-c\]\-] [x-] .)");
   EXPECT_TRUE(Accepts(grammar, "A海😀\n\"\\d-."));
   EXPECT_TRUE(Accepts(grammar, "A海😀\n\"\\月x月"));
   EXPECT_FALSE(Accepts(grammar, "A海😀\n\"\\ax."));
@@ -94,7 +96,9 @@ struct Both {
   std::string grammar, regex;
 };
 Both RandomExpression(std::mt19937& random, int depth) {
-  const auto draw = [&](int count) { return static_cast<int>(random() % static_cast<unsigned>(count)); };
+  const auto draw = [&](int count) {
+    return static_cast<int>(random() % static_cast<unsigned>(count));
+  };
   switch (depth == 0 ? draw(2) : draw(6)) {
     case 0: {
       const std::string text(1, static_cast<char>('a' + draw(3)));
@@ -184,8 +188,8 @@ TEST(Grammar, AmbiguityIsLimited) {
 
 // A matcher forgets places that it does not need.
 TEST(GrammarMatcher, LongTexts) {
-  const Grammar grammar = Grammar::Parse(
-      R"x(root ::= item* item ::= "(" item* ")" | [a-z]{0,9} ("," | ";"))x");
+  const Grammar grammar =
+      Grammar::Parse(R"x(root ::= item* item ::= "(" item* ")" | [a-z]{0,9} ("," | ";"))x");
   GrammarMatcher matcher(grammar, ByteVocabulary());
   std::mt19937 random(2);
   int depth = 0;
@@ -194,8 +198,8 @@ TEST(GrammarMatcher, LongTexts) {
     ASSERT_FALSE(allowed.empty());
     const bool opens = allowed.find('(') != std::string::npos;  // not within an item
     ASSERT_EQ(matcher.complete(), depth == 0 && opens);
-    const char c = depth < 150 && random() % 3 == 0 && opens ? '('
-                                                             : allowed[random() % allowed.size()];
+    const char c =
+        depth < 150 && random() % 3 == 0 && opens ? '(' : allowed[random() % allowed.size()];
     depth += c == '(' ? 1 : c == ')' ? -1 : 0;
     matcher.Add(ByteToken(c));
   }

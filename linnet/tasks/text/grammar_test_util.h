@@ -31,10 +31,9 @@ inline std::string AllowedBytes(GrammarMatcher& matcher) {
   return allowed;
 }
 
-// Whether the byte can follow; then adds it. Checks that Mask() allows the bytes that Add() accepts.
+// Adds a byte, and returns whether it can follow. Checks that Mask() and Add() agree.
 inline bool AddByte(GrammarMatcher& matcher, char c) {
-  const bool allowed =
-      !matcher.finished() && AllowedBytes(matcher).find(c) != std::string::npos;
+  const bool allowed = !matcher.finished() && AllowedBytes(matcher).find(c) != std::string::npos;
   try {
     matcher.Add(ByteToken(c));
     EXPECT_TRUE(allowed) << c;

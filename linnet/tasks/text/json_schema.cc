@@ -17,15 +17,14 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr int kDepth = 64;                   // maximum nesting of a schema's JSON
-constexpr int64_t kMostItems = 10'000;       // for minItems, maxItems, minLength and maxLength
-constexpr size_t kLongestName = 200;         // of a property, beside additionalProperties
+constexpr int kDepth = 64;              // maximum nesting of a schema's JSON
+constexpr int64_t kMostItems = 10'000;  // for minItems, maxItems, minLength and maxLength
+constexpr size_t kLongestName = 200;    // of a property, beside additionalProperties
 
 // Keywords that describe a value and do not restrict it.
 const std::set<std::string> kAnnotations = {
-    "title",   "description", "default",  "examples",  "$schema",    "$id",
-    "$anchor", "$comment",    "readOnly", "writeOnly", "deprecated", "$defs",
-    "definitions"};
+    "title",    "description", "default",   "examples",   "$schema", "$id",        "$anchor",
+    "$comment", "readOnly",    "writeOnly", "deprecated", "$defs",   "definitions"};
 
 // Makes rules of schemas. `path` is the place of a schema, such as "#/properties/name".
 class Schemas {
@@ -52,16 +51,22 @@ class Schemas {
     const Expression digit = Set({{'0', '9'}});
     const Expression hex = Set({{'0', '9'}, {'a', 'f'}, {'A', 'F'}});
     const Expression low = Sequence(Set({{'d', 'd'}, {'D', 'D'}}), Set({{'0', '7'}}), hex, hex);
-    const Expression other = Sequence(Set({{'0', '9'}, {'a', 'c'}, {'A', 'C'}, {'e', 'f'}, {'E', 'F'}}),
-                                      hex, hex, hex);
+    const Expression other =
+        Sequence(Set({{'0', '9'}, {'a', 'c'}, {'A', 'C'}, {'e', 'f'}, {'E', 'F'}}), hex, hex, hex);
     // The halves of a surrogate pair.
     const Expression high_half = Sequence(Set({{'d', 'd'}, {'D', 'D'}}),
                                           Set({{'8', '9'}, {'a', 'b'}, {'A', 'B'}}), hex, hex);
-    const Expression low_half = Sequence(Set({{'d', 'd'}, {'D', 'D'}}),
-                                         Set({{'c', 'f'}, {'C', 'F'}}), hex, hex);
+    const Expression low_half =
+        Sequence(Set({{'d', 'd'}, {'D', 'D'}}), Set({{'c', 'f'}, {'C', 'F'}}), hex, hex);
     plain_ = rules_.Add(NotIn({{0, 0x1f}, {'"', '"'}, {'\\', '\\'}, {0x7f, 0x9f}}));
-    const Expression simple = Set({{'"', '"'}, {'\\', '\\'}, {'/', '/'}, {'b', 'b'}, {'f', 'f'},
-                                   {'n', 'n'}, {'r', 'r'}, {'t', 't'}});
+    const Expression simple = Set({{'"', '"'},
+                                   {'\\', '\\'},
+                                   {'/', '/'},
+                                   {'b', 'b'},
+                                   {'f', 'f'},
+                                   {'n', 'n'},
+                                   {'r', 'r'},
+                                   {'t', 't'}});
     const Expression unicode =
         Sequence(Text("u"), Choice(low, other, Sequence(high_half, Text("\\u"), low_half)));
     character_ = rules_.Add(Choice(Rule(plain_), Sequence(Text("\\"), Choice(simple, unicode))));
@@ -77,7 +82,8 @@ class Schemas {
     any_object_ = rules_.Declare("a JSON object");
     any_array_ = rules_.Add(List({}, Rule(any_), 0, Expression::kUnlimited));
     const Expression pair = Sequence(Rule(string_), Colon(), Rule(any_));
-    rules_.Define(any_object_, InBraces(Optional(Sequence(pair, Repeat(Sequence(Comma(), pair), 0)))));
+    rules_.Define(any_object_,
+                  InBraces(Optional(Sequence(pair, Repeat(Sequence(Comma(), pair), 0)))));
     rules_.Define(any_, Choice(Rule(string_), Rule(number_), Rule(any_object_), Rule(any_array_),
                                Text("true"), Text("false"), Text("null")));
   }
@@ -90,7 +96,7 @@ class Schemas {
   static Expression InBraces(Expression inner) {
     return Sequence(Text("{"), std::move(inner), Text("}"));
   }
-  // A list that begins with the items `first`. Of its other items, `rest`, it has `least` to `most`.
+  // A list of the items `first`, then of `least` to `most` items `rest`.
   static Expression List(std::vector<Expression> first, Expression rest, size_t least,
                          size_t most) {
     std::vector<Expression> parts = {Text("[")};
@@ -192,7 +198,8 @@ class Schemas {
   }
   Expression Combination(const json& list, const std::string& path, const std::string& key) {
     if (!list.is_array() || list.empty()) Fail(path, "expected a list of schemas");
-    if (key == "allOf" && list.size() > 1) Fail(path, "'allOf' of several schemas is not supported");
+    if (key == "allOf" && list.size() > 1)
+      Fail(path, "'allOf' of several schemas is not supported");
     std::vector<Expression> parts;
     for (size_t i = 0; i < list.size(); ++i) parts.push_back(Part(path, std::to_string(i)));
     return ChoiceOf(std::move(parts));
@@ -220,7 +227,7 @@ class Schemas {
     return false;
   }
   static std::string TypeOf(const json& type, const std::string& path) {
-    static const std::set<std::string> names = {"object",  "array",   "string", "integer",
+    static const std::set<std::string> names = {"object", "array",   "string", "integer",
                                                 "number", "boolean", "null"};
     if (!type.is_string() || !names.contains(type.get<std::string>())) {
       Fail(path, "'type' must be object, array, string, integer, number, boolean or null");
@@ -297,7 +304,8 @@ class Schemas {
     const Expression time = Sequence(
         upto(0, 23), Text(":"), upto(0, 59), Text(":"), upto(0, 59),
         Optional(Sequence(Text("."), Repeat(Set({{'0', '9'}}), 1, 9))),
-        Choice(Text("Z"), Sequence(Set({{'+', '+'}, {'-', '-'}}), upto(0, 23), Text(":"), upto(0, 59))));
+        Choice(Text("Z"),
+               Sequence(Set({{'+', '+'}, {'-', '-'}}), upto(0, 23), Text(":"), upto(0, 59))));
     if (name == "date") return date;
     if (name == "time") return time;
     if (name == "date-time") return Sequence(date, Text("T"), time);
@@ -373,9 +381,9 @@ class Schemas {
       if (!schema["properties"].is_object()) Fail(path, "'properties' must be an object");
       for (const auto& [name, value] : schema["properties"].items()) {
         names.insert(name);
-        properties.push_back({Sequence(Text(json(name).dump()), Colon(),
-                                       Part(path + "/properties", name)),
-                              required.contains(name)});
+        properties.push_back(
+            {Sequence(Text(json(name).dump()), Colon(), Part(path + "/properties", name)),
+             required.contains(name)});
       }
     }
     for (const std::string& name : required) {
@@ -390,11 +398,12 @@ class Schemas {
     // Without the keyword, other properties are allowed only if none is listed.
     const bool others = more == schema.end() ? properties.empty() : *more != json(false);
     if (!others) return InBraces(Rule(Tail(properties, {}, path)));
-    Expression value =
-        more == schema.end() || more->is_boolean() ? Rule(any_) : Part(path, "additionalProperties");
+    Expression value = more == schema.end() || more->is_boolean()
+                           ? Rule(any_)
+                           : Part(path, "additionalProperties");
     Expression key = properties.empty() ? Rule(string_) : Quoted(KeyExcept(names));
-    return InBraces(Rule(
-        Tail(properties, Sequence(std::move(key), Colon(), std::move(value)), path)));
+    return InBraces(
+        Rule(Tail(properties, Sequence(std::move(key), Colon(), std::move(value)), path)));
   }
   // A rule of all properties, in their order, and of any number of `other` pairs after them.
   size_t Tail(const std::vector<Property>& properties, std::optional<Expression> other,

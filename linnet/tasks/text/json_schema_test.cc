@@ -31,8 +31,9 @@ TEST(JsonSchema, AnyValue) {
   Check("{}",
         {"1", "-0.5e+10", "\"\"", R"("a\n\u6d77\ud83d\ude00海😀\/")", "[]", "[1, [true],null]", "{}",
          R"({"a": {"b":[]}, "":1})"},
-        {"", "01", "1.", ".5", "+1", "1e", "\"", "\"\n\"", R"("\x41")", R"("\ud83d")", R"("\ude00")",
-         "[1,]", "[,1]", "{\"a\"}", "{\"a\":}", "{a:1}", "nul", "1 ", " 1", "NaN", "[ ]", "[1 ,2]", "[1,  2]", "{\n}"});
+        {"",          "01",          "1.",          ".5",   "+1",   "1e",      "\"",       "\"\n\"",
+         R"("\x41")", R"("\ud83d")", R"("\ude00")", "[1,]", "[,1]", "{\"a\"}", "{\"a\":}", "{a:1}",
+         "nul",       "1 ",          " 1",          "NaN",  "[ ]",  "[1 ,2]",  "[1,  2]",  "{\n}"});
   Check("true", {"1", "{}"}, {"x"});
   Check(R"({"type": "object"})", {"{}", R"({"a": [1]})"}, {"[]", "1", "\"a\""});
   EXPECT_TRUE(Accepts(Grammar::OfJsonObjects(), R"({"a": [1]})"));
@@ -116,9 +117,11 @@ TEST(JsonSchema, References) {
   Check(R"({"type": "array", "items": {"$ref": "#"}})", {"[]", "[[],[[]]]"}, {"[1]", "1"});
   Check(R"({"properties": {"a/b": {"type": "null"}, "c": {"$ref": "#/properties/a~1b"}}})",
         {R"({"a/b":null,"c":null})"}, {R"({"c":1})"});
-  EXPECT_NE(SchemaFault(R"({"$ref": "#/$defs/none"})").find("there is no schema"), std::string::npos);
-  EXPECT_NE(SchemaFault(R"({"$ref": "https://example.org/s"})").find("must be a place in this schema"),
+  EXPECT_NE(SchemaFault(R"({"$ref": "#/$defs/none"})").find("there is no schema"),
             std::string::npos);
+  EXPECT_NE(
+      SchemaFault(R"({"$ref": "https://example.org/s"})").find("must be a place in this schema"),
+      std::string::npos);
   EXPECT_NE(SchemaFault(R"({"$ref": "#"})").find("begin with itself"), std::string::npos);
   // Long chains of references take no stack.
   json schema = {{"$ref", "#/$defs/0"}, {"$defs", json::object()}};
