@@ -129,6 +129,107 @@ TEST_F(Chats, FollowASchemaInTheOrderOfItsProperties) {
   }
 }
 
+class ResponsesApi : public Chats {
+ protected:
+  json Respond(json body, int status = 200) const {
+    body.update({{"seed", 7}});
+    const httplib::Result result = Client().Post("/v1/responses", body.dump(), "application/json");
+    EXPECT_TRUE(result && result->status == status) << body << (result ? result->body : "none");
+    return result ? json::parse(result->body) : json();
+  }
+  httplib::Client Client() const {
+    httplib::Client client("127.0.0.1", server_.port());
+    client.set_read_timeout(600);
+    return client;
+  }
+  static std::string TextOf(const json& response) {
+    return response["output"][0]["content"][0]["text"];
+  }
+};
+
+// A response and the one that continues it have the texts of the same chats.
+TEST_F(ResponsesApi, ContinueEachOther) {
+  const json first =
+      Respond({{"input", "abc"}, {"instructions", nullptr}, {"max_output_tokens", 20}});
+  const json user = {{"role", "user"}, {"content", "abc"}};
+  const json chat = Ask(json::array({user}), {{"max_tokens", 20}});
+  EXPECT_EQ(TextOf(first), chat["choices"][0]["message"]["content"]);
+  const bool complete = chat["choices"][0]["finish_reason"] == "stop";
+  EXPECT_EQ(first["status"], complete ? "completed" : "incomplete");
+  EXPECT_EQ(first["incomplete_details"].is_null(), complete);
+  EXPECT_EQ(first["usage"]["output_tokens"], chat["usage"]["completion_tokens"]);
+  EXPECT_EQ(first["object"], "response");
+
+  const json second = Respond(
+      {{"input", {{{"role", "user"}, {"content", {{{"type", "input_text"}, {"text", "d"}}}}}}},
+       {"previous_response_id", first["id"]},
+       {"max_output_tokens", 20}});
+  const json messages = {user,
+                         {{"role", "assistant"}, {"content", TextOf(first)}},
+                         {{"role", "user"}, {"content", "d"}}};
+  EXPECT_EQ(TextOf(second),
+            Ask(messages, {{"max_tokens", 20}})["choices"][0]["message"]["content"]);
+  EXPECT_EQ(second["previous_response_id"], first["id"]);
+
+  const std::string path = "/v1/responses/" + first["id"].get<std::string>();
+  EXPECT_EQ(json::parse(Client().Get(path)->body), first);
+  EXPECT_EQ(json::parse(Client().Delete(path)->body)["deleted"], true);
+  EXPECT_EQ(Client().Get(path)->status, 404);
+  EXPECT_EQ(Client().Delete(path)->status, 404);
+  Respond({{"input", "x"}, {"previous_response_id", first["id"]}}, 404);
+  Respond({{"input", "x"}, {"previous_response_id", second["id"]}, {"max_output_tokens", 1}});
+  const json unkept = Respond({{"input", "abc"}, {"store", false}, {"max_output_tokens", 1}});
+  Respond({{"input", "x"}, {"previous_response_id", unkept["id"]}}, 404);
+}
+
+TEST_F(ResponsesApi, StreamTheWholeAnswer) {
+  const json body = {{"input", "abc"}, {"max_output_tokens", 20}};
+  const json whole = Respond(body);
+  json streamed = body;
+  streamed.update({{"stream", true}, {"seed", 7}});
+  const auto result = Client().Post("/v1/responses", streamed.dump(), "application/json");
+  ASSERT_TRUE(result && result->status == 200);
+  std::istringstream lines(result->body);
+  std::vector<std::string> types;
+  std::string text;
+  json last;
+  for (std::string line, type; std::getline(lines, line);) {
+    if (line.starts_with("event: ")) type = line.substr(7);
+    if (!line.starts_with("data: ")) continue;
+    last = json::parse(line.substr(6));
+    EXPECT_EQ(last["type"], type);
+    EXPECT_EQ(last["sequence_number"], types.size());
+    if (type == "response.output_text.delta") text += last["delta"];
+    types.push_back(type);
+  }
+  ASSERT_GT(types.size(), 9u);
+  EXPECT_EQ(types[0], "response.created");
+  EXPECT_EQ(types[3], "response.content_part.added");
+  EXPECT_EQ(types[types.size() - 2], "response.output_item.done");
+  EXPECT_EQ(types.back(), "response." + whole["status"].get<std::string>());
+  EXPECT_EQ(text, TextOf(whole));
+  EXPECT_EQ(TextOf(last["response"]), text);
+  EXPECT_EQ(last["response"]["usage"]["output_tokens"], whole["usage"]["output_tokens"]);
+}
+
+TEST_F(ResponsesApi, FollowASchemaAndRefuseWhatIsNotSupported) {
+  const json schema = {{"type", "array"}, {"items", {{"enum", {1, 2}}}}, {"maxItems", 2}};
+  const json response = Respond(
+      {{"input", "abc"},
+       {"text", {{"format", {{"type", "json_schema"}, {"name", "x"}, {"schema", schema}}}}}});
+  EXPECT_TRUE(json::parse(TextOf(response)).is_array());
+  EXPECT_EQ(response["status"], "completed");
+  EXPECT_EQ(response["text"]["format"]["name"], "x");
+  for (const json& wrong :
+       {json::object(), json{{"input", 1}}, json{{"input", json::array()}},
+        json{{"input", {{{"type", "image"}}}}}, json{{"input", "a"}, {"tools", {{{"type", "x"}}}}},
+        json{{"input", "a"}, {"background", true}}, json{{"input", "a"}, {"n", 2}},
+        json{{"input", "a"}, {"instructions", "b"}},  // the format has no system messages
+        json{{"input", "a"}, {"text", {{"format", {{"type", "yaml"}}}}}}}) {
+    Respond(wrong, 400);
+  }
+}
+
 TEST_F(Chats, AreRefusedWithAReason) {
   const json messages = {{{"role", "user"}, {"content", "abc"}}};
   Ask(json::array(), {}, 400);

@@ -87,6 +87,14 @@ std::optional<Task> TaskAt(const std::string& path) {
   return {};
 }
 
+// The name in the path of an item: what follows the last '/' of its collection (/v1/states/NAME).
+std::string NameOf(const HttpRequest& request) {
+  constexpr int kParts = 3;  // "/v1/states/"
+  size_t at = 0;
+  for (int i = 0; i < kParts; ++i) at = request.path.find('/', at) + 1;
+  return request.path.substr(at);
+}
+
 // The endpoints of all tasks with a model in `models`, by path. keeper: null if no states are kept.
 std::map<std::string, std::unique_ptr<Endpoint>> Endpoints(const std::vector<Served>& models,
                                                            StateKeeper* keeper,
@@ -206,7 +214,7 @@ struct Server::Impl : HttpHandler {
   std::unique_ptr<StateStore> states;                          // null: none are kept
   std::map<std::string, std::unique_ptr<Endpoint>> endpoints;  // by path
   std::map<std::string, Route> routes;                         // by path
-  Route one_state;                                             // /v1/states/NAME
+  std::map<std::string, Route> items;                          // by the path before the name
   Metrics metrics;
   const std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
   std::atomic<bool> draining{false};
@@ -265,7 +273,15 @@ void Server::Impl::AddRoutes() {
   }
   routes[kModels] = {
       .get = [response = JsonResponse(list)](const HttpRequest&) { return response; }};
-  for (const auto& [path, endpoint] : endpoints) routes[path] = {.endpoint = endpoint.get()};
+  for (const auto& [path, endpoint] : endpoints) {
+    routes[path] = {.endpoint = endpoint.get()};
+    if (!endpoint->HasItems()) continue;
+    Endpoint* const of = endpoint.get();
+    items[path + "/"] = {
+        .get = [of](const HttpRequest& request) { return JsonResponse(of->Item(NameOf(request))); },
+        .remove =
+            [of](const HttpRequest& request) { return JsonResponse(of->Remove(NameOf(request))); }};
+  }
   if (states) AddStates();
   AddPages();
 }
@@ -278,19 +294,17 @@ void Server::Impl::AddStates() {
             {"bytes", static_cast<int64_t>(info.bytes)},
             {"created", info.created}};
   };
-  const auto name_of = [](const HttpRequest& request) {
-    return request.path.substr(std::string_view(kStates).size() + 1);
-  };
   routes[kStates].get = [this, describe](const HttpRequest&) {
     ordered_json list = {{"object", "list"}, {"data", ordered_json::array()}};
     for (const StateStore::Info& info : states->List()) list["data"].push_back(describe(info));
     return JsonResponse(list);
   };
-  one_state.get = [this, describe, name_of](const HttpRequest& request) {
-    return JsonResponse(describe(states->Get(name_of(request))));
+  Route& one = items[StrCat(kStates, "/")];
+  one.get = [this, describe](const HttpRequest& request) {
+    return JsonResponse(describe(states->Get(NameOf(request))));
   };
-  one_state.remove = [this, name_of](const HttpRequest& request) {
-    const std::string name = name_of(request);
+  one.remove = [this](const HttpRequest& request) {
+    const std::string name = NameOf(request);
     states->Remove(name);
     return JsonResponse({{"id", name}, {"object", "state"}, {"deleted", true}});
   };
@@ -299,7 +313,10 @@ void Server::Impl::AddStates() {
 const Server::Impl::Route* Server::Impl::Find(const std::string& path) const {
   const auto found = routes.find(path);
   if (found != routes.end()) return &found->second;
-  return states && path.starts_with(StrCat(kStates, "/")) ? &one_state : nullptr;
+  for (const auto& [before, route] : items) {
+    if (path.starts_with(before)) return &route;
+  }
+  return nullptr;
 }
 
 void Server::Impl::AddPages() {

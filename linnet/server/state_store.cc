@@ -150,16 +150,7 @@ void StateStore::Log(const std::string& line) const {
   if (options_.log) options_.log(line);
 }
 
-std::string StateStore::NewName() {
-  std::random_device random;
-  std::string name = "state-";
-  for (int i = 0; i < 4; ++i) {
-    char digits[16];
-    std::snprintf(digits, sizeof(digits), "%08x", static_cast<unsigned>(random()));
-    name += digits;
-  }
-  return name;
-}
+std::string StateStore::NewName() { return RandomName("state-"); }
 
 std::shared_ptr<void> StateStore::Reserve(const Model& model, size_t count,
                                           const std::optional<std::string>& name) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <random>
 
 #include "linnet/base/suggestion.h"
@@ -12,6 +13,7 @@
 namespace linnet::server {
 
 using json = nlohmann::ordered_json;
+using nlohmann::ordered_json;
 
 Fields::Fields(const json& object, const std::vector<std::string>& names, const std::string& what)
     : object_(object) {
@@ -74,6 +76,12 @@ int64_t Fields::Integer(const std::string& name, int64_t otherwise, int64_t low,
   return value.is_number_integer() ? value.get<int64_t>() : static_cast<int64_t>(number);
 }
 
+ordered_json Endpoint::Item(const std::string& name) {
+  throw Refusal{404, StrCat("there is no ", Quote(name))};
+}
+
+ordered_json Endpoint::Remove(const std::string& name) { return Item(name); }
+
 const ServedModel& Choose(const std::vector<ServedModel>& models, const Fields& fields) {
   const std::string name = fields.Text("model", "");
   std::vector<std::string> names;
@@ -89,6 +97,17 @@ const ServedModel& Choose(const std::vector<ServedModel>& models, const Fields& 
 void CheckKeeper(const ServedModel& served) {
   if (served.keeper != nullptr) return;
   throw Refusal{400, "this server keeps no states; start it with --state-folder DIR"};
+}
+
+std::string RandomName(std::string_view prefix) {
+  std::random_device random;
+  std::string name(prefix);
+  for (int i = 0; i < 4; ++i) {
+    char digits[16];
+    std::snprintf(digits, sizeof(digits), "%08x", static_cast<unsigned>(random()));
+    name += digits;
+  }
+  return name;
 }
 
 std::string Dump(const nlohmann::ordered_json& value) {

@@ -163,6 +163,11 @@ class Endpoint {
   // Submits a request's work to a worker; the answer then arrives in the reply's pipe. Throws
   // InputError for an invalid request (status 400), and Refusal for other reasons.
   virtual Reply Answer(const nlohmann::ordered_json& request, std::shared_ptr<Account> account) = 0;
+  // Whether the endpoint has items, such as /v1/responses/NAME, that clients can get and remove.
+  virtual bool HasItems() const { return false; }
+  // An item, and the answer to its removal. Throws Refusal (404) if there is none of this name.
+  virtual nlohmann::ordered_json Item(const std::string& name);
+  virtual nlohmann::ordered_json Remove(const std::string& name);
 };
 
 // Typed access to the fields of a request. A missing or null field has the value `otherwise`.
@@ -200,6 +205,9 @@ std::string Dump(const nlohmann::ordered_json& value);
 // A server-sent event, "event: NAME\ndata: {...}\n\n"; only the data if the name is empty.
 std::string Event(std::string_view name, const nlohmann::ordered_json& data);
 
+// A name with this prefix that nobody can guess.
+std::string RandomName(std::string_view prefix);
+
 // Temperature, top_k and top_p of a request; for a missing field, the value in `otherwise`. Sets
 // `seed` to the request's seed, or to a random one if the request has none.
 ChoiceOptions ChoiceOf(const Fields& fields, const ChoiceOptions& otherwise, uint64_t& seed);
@@ -209,6 +217,9 @@ std::unique_ptr<Endpoint> MakeCompletions(std::vector<ServedModel> models,
 // POST /v1/chat/completions, for text models; all have a chat format.
 std::unique_ptr<Endpoint> MakeChats(std::vector<ServedModel> models,
                                     const EndpointLimits& limits);  // text/endpoint.cc
+// /v1/responses, for text models; all have a chat format.
+std::unique_ptr<Endpoint> MakeResponses(std::vector<ServedModel> models,
+                                        const EndpointLimits& limits);  // text/responses.cc
 // POST /v1/states, for text models; all have a keeper.
 std::unique_ptr<Endpoint> MakeStates(std::vector<ServedModel> models,
                                      const EndpointLimits& limits);  // text/states.cc

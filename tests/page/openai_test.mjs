@@ -70,6 +70,43 @@ await run({
     await assert.rejects(client.chat.completions.create({ ...chat, tools: [] }), OpenAI.BadRequestError);
     await assert.rejects(client.chat.completions.create({ ...chat, messages: [] }), OpenAI.BadRequestError);
   },
+  'structured output': async () => {
+    const schema = {
+      type: 'object', required: ['b', 'a'], additionalProperties: false,
+      properties: { b: { type: 'integer', minimum: 1, maximum: 9 }, a: { enum: ['x', 'y'] } },
+    };
+    const { choices: [{ message, finish_reason: end }] } = await client.chat.completions.create({
+      model, seed: 1, messages: [{ role: 'user', content: 'quick' }],
+      response_format: { type: 'json_schema', json_schema: { name: 'pair', strict: true, schema } },
+    });
+    assert.match(message.content, /^\{"b": ?[1-9], ?"a": ?"[xy]"\}$/);
+    assert.equal(end, 'stop');
+  },
+  'responses that continue each other, whole and as a stream': async () => {
+    const settings = { model, max_output_tokens: 30, seed: 5 };
+    const first = await client.responses.create({ ...settings, input: 'quick brown' });
+    assert.equal(first.status, 'incomplete');
+    assert.equal(first.incomplete_details.reason, 'max_output_tokens');
+    const next = { ...settings, input: 'fox', previous_response_id: first.id };
+    const second = await client.responses.create(next);
+    const chat = await client.chat.completions.create({
+      model, max_tokens: 30, seed: 5,
+      messages: [{ role: 'user', content: 'quick brown' }, { role: 'assistant', content: first.output_text },
+        { role: 'user', content: 'fox' }],
+    });
+    assert.equal(second.output_text, chat.choices[0].message.content);
+    let text = '';
+    for await (const event of await client.responses.create({ ...next, stream: true })) {
+      if (event.type === 'response.output_text.delta') text += event.delta;
+    }
+    assert.equal(text, second.output_text);
+    const final = await client.responses.stream(next).finalResponse();
+    assert.equal(final.output_text, second.output_text);
+    assert.equal((await client.responses.retrieve(first.id)).output_text, first.output_text);
+    await client.responses.delete(first.id);
+    await assert.rejects(client.responses.retrieve(first.id), OpenAI.NotFoundError);
+    await assert.rejects(client.responses.create(next), OpenAI.NotFoundError);
+  },
   'several prompts, and tokens': async () => {
     const alone = [];
     for (const prompt of ['ROMEO:', 'the']) alone.push(await client.completions.create({ ...request, prompt, n: 2 }));

@@ -79,27 +79,35 @@ void RefuseUnsupported(const Fields& fields) {
   fields.Text("user", "");  // checks the type; the value is ignored
 }
 
-// 'grammar', or the type json_object or json_schema of 'response_format'.
-std::optional<Grammar> GrammarOf(const Fields& fields) {
-  if (fields.Has("grammar")) {
-    if (fields.Has("response_format")) {
-      throw InputError("'grammar' and 'response_format' exclude each other");
-    }
-    return Grammar::Parse(fields.Text("grammar", ""));
-  }
-  if (!fields.Has("response_format")) return {};
-  const Fields format(fields.Value("response_format"), {"type", "json_schema"},
-                      "'response_format'");
+const std::vector<std::string> kSchemaFields = {"name", "description", "schema", "strict"};
+
+// The grammar of a format whose type is text, json_object or json_schema. schema: the fields of the
+// JSON schema. `what` names the format in messages.
+template <class SchemaFields>
+std::optional<Grammar> GrammarOf(const Fields& format, const std::string& what,
+                                 const SchemaFields& schema) {
   const std::string type = format.Text("type", "");
   if (type == "text") return {};
   if (type == "json_object") return Grammar::OfJsonObjects();
   if (type != "json_schema") {
-    throw InputError("'response_format' has the type ", Quote(type),
-                     "; use text, json_object or json_schema");
+    throw InputError(what, " has the type ", Quote(type), "; use text, json_object or json_schema");
   }
-  const Fields named(format.Value("json_schema"), {"name", "description", "schema", "strict"},
-                     "'json_schema'");
-  return Grammar::OfJsonSchema(named.Value("schema").dump());
+  return Grammar::OfJsonSchema(schema().Value("schema").dump());
+}
+
+// 'grammar' or 'response_format' of completions and chats.
+std::optional<Grammar> GrammarOf(const Fields& fields) {
+  const bool formatted = fields.Has("response_format");
+  if (fields.Has("grammar")) {
+    if (formatted) throw InputError("'grammar' and 'response_format' exclude each other");
+    return Grammar::Parse(fields.Text("grammar", ""));
+  }
+  if (!formatted) return {};
+  const Fields format(fields.Value("response_format"), {"type", "json_schema"},
+                      "'response_format'");
+  return GrammarOf(format, "'response_format'", [&] {
+    return Fields(format.Value("json_schema"), kSchemaFields, "'json_schema'");
+  });
 }
 
 // The fields that completions and chats share.
@@ -130,15 +138,18 @@ void RefuseUnsupportedChat(const Fields& fields) {
   }
 }
 
-// A message's text: a string, or a list of parts of the type text.
+// A message's text: a string, or a list of parts of the type text (in responses, input_text or
+// output_text).
 std::string ContentOf(const json& content) {
   if (content.is_string()) return content.get<std::string>();
   if (!content.is_array()) throw InputError("a message's 'content' must be a string");
   std::string text;
   for (const json& part : content) {
-    const Fields fields(part, {"type", "text"}, "a part of a message's 'content'");
-    if (fields.Text("type", "") != "text") {
-      throw InputError("a message has content of the type ", Quote(fields.Text("type", "")),
+    const Fields fields(part, {"type", "text", "annotations", "logprobs"},
+                        "a part of a message's 'content'");
+    const std::string type = fields.Text("type", "");
+    if (type != "text" && type != "input_text" && type != "output_text") {
+      throw InputError("a message has content of the type ", Quote(type),
                        "; only text is supported");
     }
     text += fields.Text("text", "");
@@ -146,12 +157,18 @@ std::string ContentOf(const json& content) {
   return text;
 }
 
-std::vector<ChatMessage> MessagesOf(const Fields& fields) {
-  const json& list = fields.Value("messages");
-  if (!list.is_array() || list.empty()) throw InputError("'messages' must be a list of messages");
+std::vector<ChatMessage> MessagesOf(const json& list, const std::string& field) {
+  if (!list.is_array() || list.empty()) {
+    throw InputError("'", field, "' must be a list of messages");
+  }
   std::vector<ChatMessage> messages;
   for (const json& one : list) {
-    const Fields message(one, {"role", "content", "name", "refusal"}, "a message");
+    const Fields message(one, {"role", "content", "name", "refusal", "type", "id", "status"},
+                         "a message");
+    if (message.Text("type", "message") != "message") {
+      throw InputError("'", field, "' has an item of the type ", Quote(message.Text("type", "")),
+                       "; only messages are supported");
+    }
     messages.push_back({message.Text("role", ""), ContentOf(message.Value("content"))});
   }
   return messages;
@@ -271,12 +288,86 @@ CompletionRequest ParseChat(const Fields& fields, const ChatFormat& format, cons
                             const Vocabulary& vocabulary, const EndpointLimits& limits) {
   RefuseUnsupportedChat(fields);
   CompletionRequest request = ParseSampling(fields, worker, limits);
-  request.prompts = {TextPrompt(worker.model(), vocabulary, format.Text(MessagesOf(fields)))};
+  request.prompts = {TextPrompt(worker.model(), vocabulary,
+                                format.Text(MessagesOf(fields.Value("messages"), "messages")))};
   const auto most = static_cast<int64_t>(limits.tokens);
   request.options.tokens = static_cast<size_t>(
       fields.Integer("max_completion_tokens",
                      fields.Integer("max_tokens", std::min<int64_t>(256, most), 0, most), 0, most));
   request.options.stop.insert(request.options.stop.end(), format.stop.begin(), format.stop.end());
+  return request;
+}
+
+const std::vector<std::string>& ResponseFields() {
+  static const std::vector<std::string> names = {
+      "model",       "input",       "instructions", "previous_response_id",
+      "store",       "stream",      "temperature",  "max_output_tokens",
+      "top_p",       "text",        "metadata",     "top_k",
+      "seed",        "truncation",  "tools",        "parallel_tool_calls",
+      "tool_choice", "user",        "include",      "background",
+      "reasoning",   "service_tier"};
+  return names;
+}
+
+ResponseRequest ParseResponse(const Fields& fields, const EndpointLimits& limits) {
+  for (const char* name : {"reasoning", "tool_choice"}) {
+    if (fields.Has(name) && fields.Value(name) != json("auto")) {
+      throw InputError("'", name, "' is not supported");
+    }
+  }
+  for (const char* name : {"tools", "include"}) {
+    if (fields.Has(name) && !fields.Value(name).empty()) {
+      throw InputError("'", name, "' is not supported");
+    }
+  }
+  if (fields.Flag("background", false)) throw InputError("'background' is not supported");
+  if (fields.Text("truncation", "disabled") != "disabled") {
+    throw InputError("'truncation' other than disabled is not supported");
+  }
+  ResponseRequest request;
+  CompletionRequest& completion = request.completion;
+  completion.options.choice = ChoiceOf(fields, {}, completion.options.seed);
+  const auto most = static_cast<int64_t>(limits.tokens);
+  const int64_t tokens = fields.Integer("max_output_tokens", std::min<int64_t>(256, most), 0, most);
+  completion.options.tokens = static_cast<size_t>(tokens);
+  completion.stream = fields.Flag("stream", false);
+  json text = {{"format", {{"type", "text"}}}};
+  if (fields.Has("text")) {
+    const Fields about(fields.Value("text"), {"format", "verbosity"}, "'text'");
+    if (about.Has("format")) {
+      text["format"] = about.Value("format");
+      std::vector<std::string> names = kSchemaFields;
+      names.push_back("type");
+      const Fields format(about.Value("format"), names, "'format'");
+      completion.grammar = GrammarOf(format, "'format'", [&] { return format; });
+    }
+  }
+  const json& input = fields.Value("input");
+  if (input.is_string()) {
+    request.input = {{"user", input.get<std::string>()}};
+  } else {
+    request.input = MessagesOf(input, "input");
+  }
+  request.instructions = fields.Text("instructions", "");
+  if (fields.Has("previous_response_id")) {
+    request.previous = fields.Text("previous_response_id", "");
+  }
+  request.store = fields.Flag("store", true);
+  const auto given = [&](const char* name, json otherwise) {
+    return fields.Has(name) ? fields.Value(name) : otherwise;
+  };
+  request.settings = {{"instructions", given("instructions", nullptr)},
+                      {"max_output_tokens", tokens},
+                      {"previous_response_id", given("previous_response_id", nullptr)},
+                      {"store", request.store},
+                      {"temperature", completion.options.choice.temperature},
+                      {"top_p", completion.options.choice.top_p},
+                      {"text", text},
+                      {"metadata", given("metadata", json::object())},
+                      {"tools", json::array()},
+                      {"tool_choice", "auto"},
+                      {"parallel_tool_calls", true},
+                      {"truncation", "disabled"}};
   return request;
 }
 

@@ -1,4 +1,5 @@
-// Parses and checks a request of POST /v1/completions, which has OpenAI's fields (docs/http.md).
+// Parses and checks requests of POST /v1/completions, /v1/chat/completions and /v1/responses, which
+// have OpenAI's fields (docs/http.md).
 #ifndef LINNET_TASKS_TEXT_COMPLETION_REQUEST_H_
 #define LINNET_TASKS_TEXT_COMPLETION_REQUEST_H_
 
@@ -46,6 +47,20 @@ CompletionRequest ParseCompletion(const Fields& fields, const Worker& worker,
 // The same for POST /v1/chat/completions, whose 'messages' make the prompt.
 CompletionRequest ParseChat(const Fields& fields, const ChatFormat& format, const Worker& worker,
                             const Vocabulary& vocabulary, const EndpointLimits& limits);
+
+// A request of POST /v1/responses.
+struct ResponseRequest {
+  CompletionRequest completion;         // without prompts
+  std::vector<ChatMessage> input;       // new messages
+  std::string instructions;             // a system message before all others
+  std::optional<std::string> previous;  // id of the response that this one continues
+  bool store = true;                    // keep the response
+  nlohmann::ordered_json settings;      // fields that the response repeats
+};
+
+const std::vector<std::string>& ResponseFields();
+
+ResponseRequest ParseResponse(const Fields& fields, const EndpointLimits& limits);
 
 }  // namespace linnet::server
 
