@@ -245,7 +245,9 @@ void MeasureText(const ServeBenchOptions& options, const std::shared_ptr<const M
   const auto start = [&] {
     auto server = std::make_unique<LocalServer>(
         "text", model,
-        server::BatcherOptions{.threads = options.threads, .snapshots = {.folder = folder.path}});
+        server::BatcherOptions{
+            .threads = options.threads,
+            .snapshots = {.folder = std::make_shared<server::SnapshotFolder>(folder.path, 1e9)}});
     FirstToken(*server, "a");  // warms up threads and connections
     return server;
   };

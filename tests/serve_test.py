@@ -526,10 +526,13 @@ class LifeTest(unittest.TestCase):
             key.write_text(" \n")
             self.assertIn("no key", start(COUPLET, "--api-key-file", key))
             key.write_text("one\ntwo\n")
-            self.assertIn("one line", start(COUPLET, "--api-key-file", key))
+            self.assertIn("visible ASCII", start(COUPLET, "--api-key-file", key))
         self.assertIn("LINNET_API_KEY is empty", start(COUPLET, env={"LINNET_API_KEY": ""}))
         self.assertIn("no key", start(COUPLET, env={"LINNET_API_KEY": " "}))
-        self.assertIn("one line", start(COUPLET, env={"LINNET_API_KEY": "one\ntwo"}))
+        for key in ("one\ntwo", "one two", "ключ", "\ufeffone"):
+            self.assertIn("visible ASCII", start(COUPLET, env={"LINNET_API_KEY": key}))
+        self.assertIn("at most 4096", start(COUPLET, env={"LINNET_API_KEY": "a" * 5000}))
+        self.assertIn("no chat format ''", start(COUPLET, "--chat", ""))
 
     def test_without_arguments_the_shipped_models(self):
         with Server(models=[]) as server:

@@ -29,6 +29,9 @@ LINNET_API void Validate(const ChoiceOptions& options);
 // logit is NaN or +infinity.
 LINNET_API int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Philox& rng);
 
+// Throws InputError if the logits contain NaN or +infinity, as those of damaged weights may.
+LINNET_API void CheckLogits(std::span<const float> logits);
+
 // log(sum of exp(logits)). Subtracting it from logits gives log probabilities.
 LINNET_API float LogSumExp(std::span<const float> logits);
 

@@ -33,11 +33,14 @@ struct Options {
   server::ServerOptions server;
   server::BatcherOptions batcher = {.threads = 0, .sequences = 0};
   double memory_mb = 512, snapshots_mb = 64, folder_mb = 1000, states_mb = 1000, grace = 30;
-  std::string key_file;  // holds the API key; "": none
-  std::string chat;      // ChatFormat::Of(); "": no chats
+  std::string key_file;             // holds the API key; "": none
+  std::optional<std::string> chat;  // ChatFormat::Of(); none: no chats
+  std::string folder;               // of the snapshots; "": none
   std::optional<Precision> precision;
   bool quiet = false;
 };
+
+constexpr size_t kLongestKey = 4096;
 
 // Returns the API key in `text` without the white space around it. HTTP strips white space around a
 // header value, so a key with such white space would never match. `where` is for error messages.
@@ -45,9 +48,14 @@ std::string CheckedKey(const std::string& text, const std::string& where) {
   const size_t begin = text.find_first_not_of(" \t\r\n"), end = text.find_last_not_of(" \t\r\n");
   if (begin == text.npos) throw InputError(where, ": contains no key");
   const std::string key = text.substr(begin, end - begin + 1);
-  if (std::any_of(key.begin(), key.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; })) {
+  if (std::any_of(key.begin(), key.end(), [](unsigned char c) { return c <= 0x20 || c >= 0x7f; })) {
     throw InputError(where,
-                     ": the key contains a line break or a control character; give one line");
+                     ": the key may have only letters, digits and other visible ASCII characters; "
+                     "it contains a blank, a line break or another character");
+  }
+  if (key.size() > kLongestKey) {
+    throw InputError(where, ": the key has ", key.size(), " characters; at most ", kLongestKey,
+                     " are possible");
   }
   return key;
 }
@@ -55,7 +63,7 @@ std::string CheckedKey(const std::string& text, const std::string& where) {
 // Returns the API key of --api-key-file or, without it, of LINNET_API_KEY; "" if neither is set.
 std::string KeyOf(const Options& options) {
   if (!options.key_file.empty()) {
-    return CheckedKey(ReadFile(options.key_file, 1 << 12), options.key_file);
+    return CheckedKey(ReadFile(options.key_file, 2 * kLongestKey), options.key_file);
   }
   const char* key = std::getenv("LINNET_API_KEY");
   if (key == nullptr) return "";
@@ -87,10 +95,11 @@ void CheckName(const std::string& path, const std::string& name) {
 
 // Starts the batcher of a model. Throws InputError if --memory is too small for its sequences.
 server::Served Serve(const std::shared_ptr<const Model>& model, const std::string& name,
-                     const Options& options) {
+                     const Options& options,
+                     const std::shared_ptr<server::SnapshotFolder>& folder) {
   server::BatcherOptions how = options.batcher;
+  how.snapshots.folder = folder;
   how.snapshots.bytes = options.snapshots_mb * 1e6;
-  how.snapshots.folder_bytes = options.folder_mb * 1e6;
   // The number of sequence states that fit into --memory.
   const size_t fit = Scheduler::Fitting(*model, options.memory_mb * 1e6);
   if (how.sequences == 0) how.sequences = std::min<size_t>(fit, 256);
@@ -136,6 +145,9 @@ std::vector<server::Served> OpenModels(const Options& options) {
         "no model is given, and no model in ./models or shipped with linnet can be served; give a "
         "text or couplet model, as in 'linnet serve MODEL.safetensors'");
   }
+  const auto folder = options.folder.empty() ? nullptr
+                                             : std::make_shared<server::SnapshotFolder>(
+                                                   options.folder, options.folder_mb * 1e6);
   std::vector<server::Served> models;
   std::set<std::string> names;
   for (const std::string& given : paths) {
@@ -151,7 +163,7 @@ std::vector<server::Served> OpenModels(const Options& options) {
       throw InputError(path, ": a second model named '", name,
                        "'; choose another name, as in other=", path);
     }
-    models.push_back(Serve(model, name, options));
+    models.push_back(Serve(model, name, options, folder));
   }
   return models;
 }
@@ -207,8 +219,8 @@ void Run(const Options& options) {
   server::ServerOptions how = options.server;
   how.api_key = KeyOf(options);
   how.states.bytes = options.states_mb * 1e6;
-  if (!options.chat.empty()) {
-    how.chat = std::make_shared<const ChatFormat>(ChatFormat::Of(options.chat));
+  if (options.chat) {
+    how.chat = std::make_shared<const ChatFormat>(ChatFormat::Of(*options.chat));
   }
   if (!options.quiet) {
     how.log = [](const std::string& line) { std::cerr << line + "\n"; };
@@ -228,11 +240,11 @@ void Run(const Options& options) {
 void AddStateOptions(CLI::App* verb, Options& options) {
   AddOption(verb, "--snapshots", options.snapshots_mb, "MB",
             "Memory for snapshots, per model; 0: keeps none in memory", Between(0, 1e7));
-  verb->add_option("--snapshot-folder", options.batcher.snapshots.folder,
+  verb->add_option("--snapshot-folder", options.folder,
                    "Folder that keeps snapshots of 128 tokens or more across restarts")
       ->type_name("DIR");
   AddOption(verb, "--snapshot-folder-size", options.folder_mb, "MB",
-            "Maximum size of --snapshot-folder", Between(0, 1e9));
+            "Maximum size of the snapshot files, of all models together", Between(0, 1e9));
   verb->add_option("--state-folder", options.server.states.folder,
                    "Folder for states that clients keep ('return_state', POST /v1/states); without "
                    "it, they can keep none")
@@ -305,6 +317,10 @@ SIGTERM stops the server after the running requests. If LINNET_API_KEY is set in
   AddOption(verb, "--queue", options->batcher.queue, "N",
             "Maximum number of waiting sequences per model; further requests get status 429",
             Between(0, 1e6));
+  AddOption(verb, "--queue-tokens", options->batcher.prompt_tokens, "N",
+            "Maximum number of tokens in the prompts of all running and waiting requests of a "
+            "model; further requests get status 429",
+            Between(1, 1e12));
   AddStateOptions(verb, *options);
   verb->add_option(
           "--chat", options->chat,

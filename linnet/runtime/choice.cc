@@ -169,6 +169,12 @@ int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Phil
   return last;
 }
 
+void CheckLogits(std::span<const float> logits) {
+  const bool fine =
+      std::all_of(logits.begin(), logits.end(), [](float logit) { return logit < INFINITY; });
+  if (!fine) throw Undrawable(logits);
+}
+
 float LogSumExp(std::span<const float> logits) {
   const float largest = kernels::Largest(logits.data(), logits.size());
   return largest + static_cast<float>(std::log(

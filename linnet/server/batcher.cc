@@ -8,6 +8,13 @@
 
 namespace linnet::server {
 
+namespace {
+
+// Tokens of prompts that begin before the running sequences go on: a millisecond or two of hashing.
+constexpr size_t kTokensBegun = 1 << 16;
+
+}  // namespace
+
 struct Batcher::Job {
   uint64_t id = 0;  // number of the request
   Work work;
@@ -20,6 +27,7 @@ struct Batcher::Job {
   std::vector<Snapshots::Stop> stops;  // prefixes of the prompt that get a snapshot
   size_t left = 0;                     // number of sequences still running or waiting
   size_t known = 0;                    // prompt tokens restored from a snapshot
+  size_t tokens = 0;                   // in the prompt
   std::atomic<bool> begun{false};      // work.begun() was called
 };
 
@@ -43,8 +51,9 @@ Batcher::~Batcher() {
 }
 
 std::optional<uint64_t> Batcher::Submit(std::vector<Work> prompts) {
-  size_t sequences = 0;
+  size_t sequences = 0, tokens = 0;
   for (const Work& work : prompts) {
+    tokens += work.prompt.size();
     if (work.sequences == 0) throw InputError("a prompt without a sequence");
     sequences += work.sequences;
     const size_t most = Scheduler::MostPositions(model());
@@ -65,11 +74,13 @@ std::optional<uint64_t> Batcher::Submit(std::vector<Work> prompts) {
     jobs.push_back(std::make_shared<Job>());
     jobs.back()->left = work.sequences;
     jobs.back()->sequences.resize(work.sequences);
+    jobs.back()->tokens = work.prompt.size();
     jobs.back()->work = std::move(work);
   }
   const std::lock_guard lock(mutex_);
   if (stop_ || outstanding_ + sequences > most_sequences()) return {};
-  outstanding_ += sequences;
+  if (outstanding_ > 0 && prompt_tokens_ + tokens > options_.prompt_tokens) return {};
+  outstanding_ += sequences, prompt_tokens_ += tokens;
   ++last_;
   for (const auto& job : jobs) {
     job->id = last_;
@@ -119,17 +130,12 @@ void Batcher::Loop() {
         for (const auto& job : jobs) cancels.push_back(job->id);
       }
     }
-    for (const auto& job : jobs) {
-      jobs_.emplace(job->id, job);
-      try {
-        Begin(job);
-      } catch (const std::exception& error) {  // out of memory
-        Fail(job, error.what());
-      }
-    }
+    for (const auto& job : jobs) jobs_.emplace(job->id, job);
+    waiting_.insert(waiting_.end(), jobs.begin(), jobs.end());
     for (const uint64_t id : cancels) CancelNow(id);
+    BeginSome();
     try {
-      busy = scheduler_.Run();
+      busy = scheduler_.Run() || !waiting_.empty();
     } catch (const std::exception&) {  // from the engine: the callbacks of Start() do not throw
       for (const auto& [id, job] : std::unordered_multimap(jobs_)) CancelNow(id);
       busy = true;
@@ -137,6 +143,20 @@ void Batcher::Loop() {
     running_ = scheduler_.running();
     const std::lock_guard lock(mutex_);
     if (stop_ && inbox_.empty()) return;
+  }
+}
+
+void Batcher::BeginSome() {
+  for (size_t tokens = 0; !waiting_.empty() && tokens < kTokensBegun;) {
+    const std::shared_ptr<Job> job = std::move(waiting_.front());
+    waiting_.pop_front();
+    if (job->left == 0) continue;  // canceled
+    tokens += job->tokens;
+    try {
+      Begin(job);
+    } catch (const std::exception& error) {  // out of memory
+      Fail(job, error.what());
+    }
   }
 }
 
@@ -261,6 +281,7 @@ void Batcher::End(const std::shared_ptr<Job>& job, size_t sequence, Ended how,
   --outstanding_;  // before the callback, which may submit the next request
   job->work.ended(sequence, how, why);
   if (--job->left > 0) return;
+  prompt_tokens_ -= job->tokens;
   const auto [begin, end] = jobs_.equal_range(job->id);
   const auto found =
       std::find_if(begin, end, [&](const auto& entry) { return entry.second == job; });

@@ -6,14 +6,15 @@
 //   batcher.Cancel(*ticket);             // the client has disconnected
 //
 // Requests join and leave between tokens. A request's result depends neither on the other requests
-// nor on cached states of earlier prompts (snapshots.h). A state has a fixed size, and there are
-// options.sequences states, so memory does not grow with the load.
+// nor on cached states of earlier prompts (snapshots.h). A state has a fixed size, there are
+// options.sequences states, and the tokens of prompts are limited, so memory is, too.
 #ifndef LINNET_SERVER_BATCHER_H_
 #define LINNET_SERVER_BATCHER_H_
 
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -34,6 +35,8 @@ struct BatcherOptions {
   int threads = 0;        // threads of the engine; 0: one per processor
   size_t sequences = 64;  // sequences that run together
   size_t queue = 256;     // sequences that wait
+  // Tokens of the prompts of all unfinished requests. A single request may have more.
+  size_t prompt_tokens = size_t{8} << 20;
   SnapshotOptions snapshots = {};
 };
 
@@ -71,6 +74,8 @@ class Batcher : public Worker {
   struct Job;  // one prompt of a request, and its sequences
 
   void Loop();
+  // Begins waiting prompts, but only some at a time: all running sequences wait meanwhile.
+  void BeginSome();
   void Begin(const std::shared_ptr<Job>& job);
   // Starts a sequence from a snapshot (null: an empty state). The sequence first reads `rest`, the
   // tokens of the prompt after the snapshot.
@@ -96,6 +101,8 @@ class Batcher : public Worker {
   std::unordered_multimap<uint64_t, std::shared_ptr<Job>> jobs_;
   // Numbers of sequences: running or waiting, and running.
   std::atomic<size_t> outstanding_{0}, running_{0};
+  std::atomic<size_t> prompt_tokens_{0};      // of unfinished requests
+  std::deque<std::shared_ptr<Job>> waiting_;  // received by the stepping thread, not begun yet
   std::atomic<uint64_t> generated_{0}, read_{0}, known_{0}, hits_{0}, misses_{0};
 
   mutable std::mutex mutex_;  // guards the members from inbox_ to cancel_all_

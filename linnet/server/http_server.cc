@@ -179,6 +179,7 @@ class Request : public Exchange, public std::enable_shared_from_this<Request> {
 
   const HttpRequest& request() const override { return request_; }
   HttpRequest& request() { return request_; }
+  std::string TakeBody() override { return std::move(request_.body); }
 
   void Answer(HttpResponse response) override {
     Do([response = std::move(response)](Connection& connection) mutable {

@@ -63,6 +63,8 @@ class Exchange {
 
   virtual ~Exchange() = default;
   virtual const HttpRequest& request() const = 0;
+  // Takes the request's body, which may be large, out of the request.
+  virtual std::string TakeBody() = 0;
   // Answers with a whole response.
   virtual void Answer(HttpResponse response) = 0;
   // Answers with a body in pieces; response.body is ignored. When the client can take more, `next`

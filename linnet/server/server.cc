@@ -425,7 +425,7 @@ void Server::Impl::Compute(Endpoint& endpoint, const std::shared_ptr<Exchange>& 
   const HttpRequest& request = exchange->request();
   if (draining) throw Refusal{503, "the server is stopping"};
   std::string fault;
-  const ordered_json object = ParseOrderedJson(request.body, kDepth, fault);
+  const ordered_json object = ParseOrderedJson(exchange->TakeBody(), kDepth, fault);
   if (!fault.empty()) throw InputError("the body ", fault);
   auto account = std::make_shared<Account>();
   account->start = request.start;
@@ -482,6 +482,7 @@ void Server::Impl::Log(const HttpRequest& request, const Account* account, int s
                    account->generated.load(), " tokens");
     if (first >= 0) line += ", first after " + Milliseconds(first);
   }
+  if (account && !account->fault.empty()) line += ": " + Printable(Brief(account->fault));
   if (status == 499) line += ", the client left";
   options.log(line);
 }

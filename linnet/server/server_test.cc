@@ -79,6 +79,23 @@ TEST(Batcher, AdmitsRequestsUpToItsCapacity) {
   EXPECT_EQ(after.how_[0], std::vector<Ended>(5, Ended::kDone));
 }
 
+// The tokens of prompts are limited, but a request alone may have any number.
+TEST(Batcher, AdmitsPromptsUpToTheirTokens) {
+  Batcher batcher(TestModel(), {.threads = 1, .sequences = 2, .queue = 100, .prompt_tokens = 1000});
+  Gathered gathered, refused, alone;
+  ASSERT_TRUE(batcher.Submit(gathered.Make(Prompt(600, 0), 1, 5, 0)));
+  EXPECT_FALSE(batcher.Submit(refused.Make(Prompt(600, 1), 1, 5, 0)));
+  ASSERT_TRUE(batcher.Submit(gathered.Make(Prompt(400, 1), 1, 5, 1)));
+  EXPECT_FALSE(batcher.Submit(refused.Make(Prompt(1, 1), 1, 5, 0)));
+  gathered.Wait();
+  EXPECT_TRUE(BecomesIdle(batcher));
+  std::vector<Work> both;
+  for (size_t i = 0; i < 2; ++i) both.push_back(alone.Make(Prompt(600, i), 1, 5, i));
+  ASSERT_TRUE(batcher.Submit(std::move(both)));
+  alone.Wait();
+  EXPECT_EQ(alone.how_[1], std::vector<Ended>(1, Ended::kDone));
+}
+
 // The prompts of a request are admitted together or not at all, and canceled together.
 TEST(Batcher, PromptsOfARequestAreAdmittedTogether) {
   Batcher batcher(TestModel(), {.threads = 1, .sequences = 2, .queue = 3});

@@ -40,14 +40,12 @@ bool IsName(const std::string& name) {
 
 }  // namespace
 
-Snapshots::Snapshots(std::shared_ptr<const Model> model, const SnapshotOptions& options)
-    : model_(std::move(model)), options_(options) {
-  if (options_.folder.empty()) return;
+SnapshotFolder::SnapshotFolder(std::string folder, double most_bytes)
+    : folder_(std::move(folder)), most_bytes_(most_bytes) {
   std::error_code error;
-  fs::create_directories(options_.folder, error);
-  fs::directory_iterator files(options_.folder, error);
-  if (error) throw InputError(options_.folder, ": ", error.message(), "; give another folder");
-  // Considers only names that this class writes; other files stay untouched.
+  fs::create_directories(folder_, error);
+  fs::directory_iterator files(folder_, error);
+  if (error) throw InputError(folder_, ": ", error.message(), "; give another folder");
   const auto is_mine = [](const std::string& name) {
     return IsSnapshotFile(name, IsName) || name == kProbe;
   };
@@ -59,8 +57,55 @@ Snapshots::Snapshots(std::shared_ptr<const Model> model, const SnapshotOptions& 
     files_[stem] = SnapshotBytes(BaseOf(stem));
   }
   for (const fs::path& orphan : orphans) fs::remove(orphan, error);
-  AtomicFile probe(fs::path(options_.folder) / kProbe);  // throws if the folder is not writable
-  writer_ = std::thread([this] { WriteLoop(); });
+  AtomicFile probe(fs::path(folder_) / kProbe);  // throws if the folder is not writable
+}
+
+std::string SnapshotFolder::BaseOf(const std::string& name) const {
+  return fs::path(folder_) / name;
+}
+
+bool SnapshotFolder::Has(const std::string& name) const {
+  const std::lock_guard lock(mutex_);
+  return files_.contains(name);
+}
+
+void SnapshotFolder::Add(const std::string& name) {
+  const double bytes = SnapshotBytes(BaseOf(name));
+  const std::lock_guard lock(mutex_);
+  if (bytes > 0) files_[name] = bytes;
+  Trim();
+}
+
+void SnapshotFolder::Remove(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  files_.erase(name);
+  RemoveSnapshot(BaseOf(name));
+}
+
+// Requires mutex_.
+void SnapshotFolder::Trim() {
+  double sum = 0;
+  for (const auto& [name, bytes] : files_) sum += bytes;
+  if (sum <= most_bytes_) return;
+  std::vector<std::pair<fs::file_time_type, std::string>> by_age;
+  std::error_code error;
+  for (const auto& [name, bytes] : files_) {
+    const auto time = fs::last_write_time(StateFile(BaseOf(name)), error);
+    by_age.emplace_back(error ? fs::file_time_type::min() : time, name);
+  }
+  std::sort(by_age.begin(), by_age.end());
+  // Frees space down to 90% of the limit, so that the folder is not scanned for every new file.
+  for (const auto& [time, name] : by_age) {
+    if (sum <= most_bytes_ * 0.9) break;
+    sum -= files_[name];
+    files_.erase(name);
+    RemoveSnapshot(BaseOf(name));
+  }
+}
+
+Snapshots::Snapshots(std::shared_ptr<const Model> model, const SnapshotOptions& options)
+    : model_(std::move(model)), options_(options) {
+  if (options_.folder) writer_ = std::thread([this] { WriteLoop(); });
 }
 
 Snapshots::~Snapshots() {
@@ -158,7 +203,7 @@ void Snapshots::Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snap
       found && (snapshot->outputs.empty() || !(*found)->snapshot->outputs.empty())) {
     return;
   }
-  if (!options_.folder.empty() && prefix.size() >= options_.folder_from) {
+  if (options_.folder && prefix.size() >= options_.folder_from) {
     std::string name = NameOf(prefix);
     const std::lock_guard lock(mutex_);
     const size_t most = use == Use::kLikely ? kMostWaiting : kMostWaiting / 2;
@@ -192,10 +237,6 @@ void Snapshots::Drop(Recent::iterator entry) {
   count_ = index_.size();
 }
 
-std::string Snapshots::BaseOf(const std::string& name) const {
-  return fs::path(options_.folder) / name;
-}
-
 Sha256 Snapshots::HashOfModel() const {
   // Where the engine cuts is part of the name, because the bits of a state depend on it.
   const uint64_t origin[] = {model_->fingerprint(), Engine::kCutPositions};
@@ -211,7 +252,7 @@ std::string Snapshots::NameOf(std::span<const int32_t> tokens) const {
 }
 
 std::vector<std::string> Snapshots::NamesOf(std::span<const int32_t> tokens) const {
-  if (options_.folder.empty()) return {};
+  if (!options_.folder) return {};
   Sha256 hash = HashOfModel();
   std::vector<std::string> names;
   for (size_t at = 0; at < tokens.size(); at += Engine::kCutPositions) {
@@ -233,11 +274,8 @@ size_t Snapshots::MostStateBytes(size_t tokens) const {
 std::shared_ptr<const Snapshot> Snapshots::Load(std::span<const int32_t> tokens, uint64_t key,
                                                 const std::string& name) {
   if (tokens.size() < options_.folder_from) return nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!files_.contains(name)) return nullptr;
-  }
-  const std::string base = BaseOf(name);
+  if (!options_.folder->Has(name)) return nullptr;
+  const std::string base = options_.folder->BaseOf(name);
   std::error_code error;
   try {
     Snapshot snapshot = ReadSnapshot(base, *model_, MostStateBytes(tokens.size()));
@@ -247,9 +285,7 @@ std::shared_ptr<const Snapshot> Snapshots::Load(std::span<const int32_t> tokens,
     Insert(tokens, key, shared, Use::kLikely);
     return shared;
   } catch (const Error&) {  // a damaged or deleted file: the model reads the prompt again
-    const std::lock_guard lock(mutex_);
-    files_.erase(name);
-    RemoveSnapshot(base);
+    options_.folder->Remove(name);
     return nullptr;
   }
 }
@@ -264,36 +300,13 @@ void Snapshots::WriteLoop() {
     writing_ = true;
     lock.unlock();
     try {
-      WriteSnapshot(BaseOf(name), *snapshot, *model_);
+      WriteSnapshot(options_.folder->BaseOf(name), *snapshot, *model_);
     } catch (const std::exception&) {  // such as a full disk: only this snapshot is lost
     }
-    const double bytes = SnapshotBytes(BaseOf(name));
+    options_.folder->Add(name);
     lock.lock();
-    if (bytes > 0) files_[name] = bytes;
-    Trim();
     writing_ = false;
     idle_.notify_all();
-  }
-}
-
-// Deletes the oldest snapshots if the files exceed options.folder_bytes. Requires mutex_.
-void Snapshots::Trim() {
-  double sum = 0;
-  for (const auto& [name, bytes] : files_) sum += bytes;
-  if (sum <= options_.folder_bytes) return;
-  std::vector<std::pair<fs::file_time_type, std::string>> by_age;
-  std::error_code error;
-  for (const auto& [name, bytes] : files_) {
-    const auto time = fs::last_write_time(StateFile(BaseOf(name)), error);
-    by_age.emplace_back(error ? fs::file_time_type::min() : time, name);
-  }
-  std::sort(by_age.begin(), by_age.end());
-  // Frees space down to 90% of the limit, so that the folder is not scanned for every new file.
-  for (const auto& [time, name] : by_age) {
-    if (sum <= options_.folder_bytes * 0.9) break;
-    sum -= files_[name];
-    files_.erase(name);
-    RemoveSnapshot(BaseOf(name));
   }
 }
 

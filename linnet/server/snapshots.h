@@ -2,7 +2,8 @@
 // exact tokens. A prompt with a snapshot is not read again. If only a prefix has a snapshot, the
 // model reads the rest of the prompt.
 //
-//   Snapshots snapshots(model, {.bytes = 64e6, .folder = "snapshots"});
+//   const auto folder = std::make_shared<SnapshotFolder>("snapshots", /*most_bytes=*/1e9);
+//   Snapshots snapshots(model, {.bytes = 64e6, .folder = folder});
 //   Snapshots::Found found = snapshots.Find(prompt);
 //   ... the model reads prompt[found.length ..], starting from found.snapshot->state, and stops
 //   after found.stops[i].length tokens of the prompt:
@@ -15,10 +16,9 @@
 // The memory is limited to options.bytes: the least recently used snapshots are dropped first,
 // those without a likely use before the others. The batcher, not this class, applies options.from
 // to whole prompts. With a folder, snapshots survive the process: a background thread writes each
-// one atomically, and Find() loads those that are not in memory. Once the files exceed
-// options.folder_bytes, those written or loaded longest ago are deleted; a snapshot found in memory
-// does not count as loaded. The constructor removes temporary files that killed processes left. Not
-// thread-safe, except for count(), bytes() and evictions().
+// one atomically, and Find() loads those that are not in memory. Once the folder's files exceed
+// its limit, those written or loaded longest ago are deleted; a snapshot found in memory does not
+// count as loaded. Not thread-safe, except for count(), bytes() and evictions().
 #ifndef LINNET_SERVER_SNAPSHOTS_H_
 #define LINNET_SERVER_SNAPSHOTS_H_
 
@@ -45,17 +45,39 @@
 
 namespace linnet::server {
 
+// The snapshot files in a folder, which several models may share. Thread-safe.
+class SnapshotFolder {
+ public:
+  // Lists the files in the folder, which this creates if it does not exist. Considers only names
+  // that Snapshots writes. Removes the temporary files that killed processes left. Throws
+  // InputError if the folder cannot be read or written.
+  SnapshotFolder(std::string folder, double most_bytes);
+
+  std::string BaseOf(const std::string& name) const;  // for snapshot_files.h
+  bool Has(const std::string& name) const;
+  // Adds a snapshot that was written. Deletes the oldest ones if there are more than `most_bytes`.
+  void Add(const std::string& name);
+  void Remove(const std::string& name);
+
+ private:
+  void Trim();
+
+  const std::string folder_;
+  const double most_bytes_;
+  mutable std::mutex mutex_;
+  std::map<std::string, double> files_;  // name to bytes
+};
+
 struct SnapshotOptions {
-  double bytes = 64e6;        // maximum memory; 0: no snapshots in memory, only in a folder
-  size_t from = 32;           // tokens; shorter prompts get no snapshot: rereading them is faster
-  std::string folder = {};    // for snapshots that survive the process; "": no folder
-  double folder_bytes = 1e9;  // maximum size of the folder's snapshot files
-  size_t folder_from = 128;   // tokens; snapshots of shorter prefixes get no file
+  double bytes = 64e6;  // maximum memory; 0: no snapshots in memory, only in a folder
+  size_t from = 32;     // tokens; shorter prompts get no snapshot: rereading them is faster
+  // For snapshots that survive the process; null: none do.
+  std::shared_ptr<SnapshotFolder> folder = nullptr;
+  size_t folder_from = 128;  // tokens; snapshots of shorter prefixes get no file
 };
 
 class Snapshots {
  public:
-  // Throws InputError if the folder cannot be created, read or written.
   Snapshots(std::shared_ptr<const Model> model, const SnapshotOptions& options);
   ~Snapshots();  // writes all pending snapshots
 
@@ -120,9 +142,7 @@ class Snapshots {
   size_t MostStateBytes(size_t tokens) const;
   std::shared_ptr<const Snapshot> Load(std::span<const int32_t> tokens, uint64_t key,
                                        const std::string& name);
-  std::string BaseOf(const std::string& name) const;  // for snapshot_files.h
   void WriteLoop();
-  void Trim();
 
   std::shared_ptr<const Model> model_;
   SnapshotOptions options_;
@@ -133,10 +153,8 @@ class Snapshots {
   // Keys of earlier prompts' prefixes. When `seen_` is full, it becomes `seen_before_`.
   std::unordered_set<uint64_t> seen_, seen_before_;
 
-  // The files in the folder and the pending writes, guarded by mutex_.
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards the pending writes
   std::condition_variable wake_, idle_;
-  std::map<std::string, double> files_;  // name to bytes
   std::deque<std::pair<std::string, std::shared_ptr<const Snapshot>>> to_write_;
   bool writing_ = false, stop_ = false;
   std::thread writer_;

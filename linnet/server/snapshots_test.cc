@@ -36,6 +36,10 @@ class Folder {
   fs::path path_;
 };
 
+std::shared_ptr<SnapshotFolder> FolderAt(const fs::path& path, double bytes = 1e9) {
+  return std::make_shared<SnapshotFolder>(path, bytes);
+}
+
 std::shared_ptr<const Snapshot> Make(float value, bool outputs) {
   Engine engine(TestModel(), {.threads = 1});
   return std::make_shared<const Snapshot>(
@@ -208,16 +212,18 @@ TEST(Snapshots, ForgetsWhatWasUsedLeastRecently) {
 
 TEST(Snapshots, OutliveTheProcessInAFolder) {
   const Folder folder;
-  const SnapshotOptions options{.folder = folder.path(), .folder_from = 100};
+  const auto options = [&] {  // of a process that begins
+    return SnapshotOptions{.folder = FolderAt(folder.path()), .folder_from = 100};
+  };
   Tokens prompt = Prompt(300, 1);
   Gathered cold, warm;
   {
-    Batcher batcher(TestModel(), {.threads = 1, .sequences = 1, .snapshots = options});
+    Batcher batcher(TestModel(), {.threads = 1, .sequences = 1, .snapshots = options()});
     ASSERT_TRUE(batcher.Submit(cold.Make(prompt, 1, 20, 0)));
     cold.Wait();
   }
   {
-    Batcher batcher(TestModel(), {.threads = 1, .sequences = 1, .snapshots = options});
+    Batcher batcher(TestModel(), {.threads = 1, .sequences = 1, .snapshots = options()});
     ASSERT_TRUE(batcher.Submit(warm.Make(prompt, 1, 20, 0)));
     warm.Wait();
     EXPECT_EQ(warm.known_[0], 300u);
@@ -241,27 +247,30 @@ TEST(Snapshots, OutliveTheProcessInAFolder) {
     }
     EXPECT_EQ(damaged, 5u);  // states after 128, 256, 288 and 300 tokens, and outputs
     Gathered again;
-    Batcher batcher(TestModel(), {.threads = 1, .sequences = 1, .snapshots = options});
+    Batcher batcher(TestModel(), {.threads = 1, .sequences = 1, .snapshots = options()});
     ASSERT_TRUE(batcher.Submit(again.Make(prompt, 1, 20, 0)));
     again.Wait();
     EXPECT_EQ(again.known_[0], 0u);
     EXPECT_EQ(again.outputs_[0], cold.outputs_[0]);
   }
-  Snapshots other(RandomModel("text", "character", 700, /*seed=*/12), options);
+  Snapshots other(RandomModel("text", "character", 700, /*seed=*/12), options());
   EXPECT_EQ(other.Find(prompt).length, 0u);
-  EXPECT_THROW(Snapshots(TestModel(), {.folder = "/proc/none"}), Error);
+  EXPECT_THROW(FolderAt("/proc/none"), Error);
 }
 
 TEST(Snapshots, KeepTheFolderWithinItsBounds) {
   const Folder folder;
   fs::create_directories(folder.path());
   std::ofstream(folder.path() / "thesis.state") << std::string(50'000, 'x');  // not a snapshot
-  Snapshots snapshots(TestModel(),
-                      {.folder = folder.path(), .folder_bytes = 20'000, .folder_from = 1});
+  const SnapshotOptions options{.folder = FolderAt(folder.path(), 20'000), .folder_from = 1};
+  Snapshots snapshots(TestModel(), options);
+  // Another model's snapshots count as well.
+  Snapshots other(RandomModel("text", "character", 700, /*seed=*/12), options);
   double most = 0;
   for (size_t i = 0; i < 60; ++i) {
-    snapshots.Keep(Prompt(10, i), Make(1, true));
-    snapshots.Flush();
+    Snapshots& one = i % 2 == 0 ? snapshots : other;
+    one.Keep(Prompt(10, i), Make(1, true));
+    one.Flush();
     double bytes = 0;
     for (const auto& file : fs::directory_iterator(folder.path())) {
       if (file.path().stem() != "thesis") bytes += static_cast<double>(file.file_size());
@@ -276,7 +285,9 @@ TEST(Snapshots, KeepTheFolderWithinItsBounds) {
 // Files that others put into the folder can neither hang the server nor fill its memory.
 TEST(Snapshots, ReadRegularFilesOfTheirSizeOnly) {
   const Folder folder;
-  const SnapshotOptions options{.folder = folder.path(), .folder_from = 1};
+  const auto options = [&] {
+    return SnapshotOptions{.folder = FolderAt(folder.path()), .folder_from = 1};
+  };
   const Tokens prompt = Prompt(10, 0);
   const auto file = [&](const std::string& extension) {
     for (const auto& entry : fs::directory_iterator(folder.path())) {
@@ -299,15 +310,15 @@ TEST(Snapshots, ReadRegularFilesOfTheirSizeOnly) {
   for (const std::string extension : {".state", ".outputs"}) {
     for (const auto& plant : plants) {
       {
-        Snapshots snapshots(TestModel(), options);
+        Snapshots snapshots(TestModel(), options());
         snapshots.Keep(prompt, std::make_shared<const Snapshot>(state.Clone(), outputs));
         snapshots.Flush();
       }
-      EXPECT_EQ(Snapshots(TestModel(), options).Find(prompt).length, prompt.size());
+      EXPECT_EQ(Snapshots(TestModel(), options()).Find(prompt).length, prompt.size());
       const fs::path path = file(extension);
       fs::remove(path);
       plant(path);
-      EXPECT_EQ(Snapshots(TestModel(), options).Find(prompt).length, 0u) << path;
+      EXPECT_EQ(Snapshots(TestModel(), options()).Find(prompt).length, 0u) << path;
       EXPECT_TRUE(file(".state").empty() && file(".outputs").empty());
     }
   }
@@ -330,7 +341,7 @@ TEST(Snapshots, SweepTheFolderOfKilledProcesses) {
   for (const std::string& file : {orphan, probe, thesis, running, earlier}) write(file);
   fs::last_write_time(folder.path() / earlier,
                       fs::file_time_type::clock::now() - std::chrono::minutes(30));
-  Snapshots(TestModel(), {.folder = folder.path()});
+  Snapshots(TestModel(), {.folder = FolderAt(folder.path())});
   std::set<std::string> left;
   for (const auto& file : fs::directory_iterator(folder.path())) {
     left.insert(file.path().filename());

@@ -56,6 +56,12 @@ double FileBytes(const Model& model) {
          sizeof(float) * static_cast<double>(model.spec().OutputSize());
 }
 
+// Upper bound of the bytes to read of a file of `bytes` bytes. Damaged files may have any size.
+size_t MostBytes(const Model& model, double bytes) {
+  if (StateKindOf(model) != StateKind::kConstant) return static_cast<size_t>(bytes);  // it grows
+  return static_cast<size_t>(std::min(bytes, FileBytes(model)));
+}
+
 }  // namespace
 
 struct StateStore::Ticket {
@@ -111,24 +117,29 @@ StateStore::~StateStore() {
 
 void StateStore::Scan(const std::string& folder) {
   std::vector<fs::path> orphans;
+  std::error_code error;
   const auto is_mine = [](const std::string& name) { return IsSnapshotFile(name, IsStateName); };
   for (const fs::directory_entry& of_model : fs::directory_iterator(folder)) {
-    if (of_model.path().extension() != kFolder || !of_model.is_directory()) continue;
+    // Links are not followed: they may lead to files that are not the server's.
+    if (of_model.path().extension() != kFolder ||
+        !fs::is_directory(of_model.symlink_status(error))) {
+      continue;
+    }
     for (const fs::directory_entry& file : fs::directory_iterator(of_model.path())) {
       if (IsOrphan(file, is_mine)) orphans.push_back(file.path());
       const std::string name = file.path().filename();
-      if (!is_mine(name) || !fs::is_regular_file(file.symlink_status())) continue;
+      if (!is_mine(name) || !fs::is_regular_file(file.symlink_status(error))) continue;
       Info info{.name = file.path().stem(), .model = of_model.path().stem()};
       if (StateFile(info.name) == name) {
         info.bytes = SnapshotBytes(BaseOf(info));
         info.created = SecondsOf(file.path());
         Add(info);
-      } else if (!fs::exists(StateFile(BaseOf(info)))) {
+      } else if (!fs::exists(fs::symlink_status(StateFile(BaseOf(info)), error))) {
         orphans.push_back(file.path());  // outputs without a state
       }
     }
   }
-  for (const fs::path& orphan : orphans) fs::remove(orphan);
+  for (const fs::path& orphan : orphans) fs::remove(orphan, error);
 }
 
 std::string StateStore::BaseOf(const Info& info) const {
@@ -216,7 +227,10 @@ void StateStore::WriteLoop() {
 bool StateStore::Write(Pending& pending) const {
   const std::string base = BaseOf(pending.info);
   try {
-    MakeFolder(fs::path(base).parent_path());
+    const fs::path folder = fs::path(base).parent_path();
+    MakeFolder(folder);
+    if (fs::is_symlink(folder)) throw InputError(folder.string(), ": a link; remove it");
+    RemoveSnapshot(base);  // a link or the like, which is not to be written through
     WriteSnapshot(base, pending.snapshot, *pending.model);
     pending.info.bytes = SnapshotBytes(base);
     pending.info.created = SecondsOf(StateFile(base));
@@ -242,7 +256,7 @@ std::shared_ptr<const Snapshot> StateStore::Find(const std::string& model_name, 
   std::shared_ptr<const Snapshot> snapshot;
   try {
     snapshot = std::make_shared<const Snapshot>(
-        ReadSnapshot(BaseOf(info), model, static_cast<size_t>(info.bytes)));
+        ReadSnapshot(BaseOf(info), model, MostBytes(model, info.bytes)));
   } catch (const Error& error) {
     Log(error.what());
   }

@@ -204,6 +204,31 @@ TEST_F(States, SweepWhatKilledProcessesLeft) {
   Complete(server, {{"state", "b"}}, 409);
 }
 
+// Files that others put into the folder can neither fill the memory, nor stop the server, nor lead
+// it to files outside.
+TEST_F(States, DoNotFollowLinksOrReadFilesOfAnySize) {
+  const std::string folder = folder_ + "/text.states/", outside = folder_ + ".outside";
+  fs::create_directories(folder);
+  fs::create_directories(outside);
+  std::ofstream(outside + "/thesis.outputs") << "x";
+  fs::create_symlink(outside, folder_ + "/other.states");
+  fs::create_symlink("loop.states", folder_ + "/loop.states");
+  fs::create_symlink(outside + "/thesis.outputs", folder + "a.state");
+  fs::create_symlink("b.state", folder + "b.state");
+  std::ofstream(folder + "b.outputs") << "x";
+  fs::create_directories(folder + "c.state.tmp.999999/full");
+  std::ofstream(folder + "d.state").put('x');
+  fs::resize_file(folder + "d.state", uint64_t{1} << 40);  // takes no room on the disk
+  {
+    const RunningServer server = Serve(2e12);
+    Complete(server, {{"state", "d"}}, 409);
+    Post(server, "/v1/states", {{"prompt", "x"}, {"id", "a"}});
+    Complete(server, {{"state", "a"}, {"max_tokens", 2}});
+  }
+  EXPECT_EQ(fs::file_size(outside + "/thesis.outputs"), 1u);
+  fs::remove_all(outside);
+}
+
 // Of several requests that want one name, one gets it.
 TEST_F(States, HaveOneNameEach) {
   const RunningServer server = Serve();

@@ -137,6 +137,7 @@ struct Account {
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   std::atomic<size_t> prompt{0}, known{0}, generated{0};
   std::atomic<double> first{-1};  // seconds until the first token; negative: no token yet
+  std::string fault;  // why the answer failed; written before the answer ends, read after it
 
   double Seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

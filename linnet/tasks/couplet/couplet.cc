@@ -200,7 +200,9 @@ std::vector<Continuation> Continue(const std::vector<Path>& paths, const Couplet
       next.push_back({paths[p].log_probability, p, line.token(at), 0});
       continue;
     }
-    LogSoftmax(row);
+    const float sum = LogSumExp(row);
+    if (!std::isfinite(sum)) CheckLogits(row);
+    for (float& x : row) x -= sum;
     std::copy(row.begin(), row.end(), allowed.begin());
     line.Allow(at, paths[p].tokens, allowed);
     std::vector<int32_t> order;

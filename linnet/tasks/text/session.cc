@@ -152,6 +152,7 @@ void Session::Done() {
   room.reset();
   if (!why.empty()) {
     *status = 500;
+    account->fault = why;
     pipe->Push(form_->Failure(why, events));
   } else {
     pipe->Push(events ? form_->End(*this) : form_->Whole(*this));

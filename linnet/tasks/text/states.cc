@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "linnet/error.h"
+#include "linnet/sampling.h"
 #include "linnet/tasks/endpoint.h"
 #include "linnet/tasks/text/completion_request.h"
 #include "linnet/tasks/text/text.h"
@@ -19,6 +20,7 @@ struct Session {
   std::string name, model, why;
   size_t tokens = 0;  // positions that the state has read
   std::shared_ptr<void> room;
+  std::shared_ptr<Account> account;
   std::shared_ptr<std::atomic<int>> status = std::make_shared<std::atomic<int>>(200);
   std::shared_ptr<Pipe> pipe = std::make_shared<Pipe>();
 
@@ -30,6 +32,7 @@ struct Session {
       pipe->Push(Dump(state) + "\n");
     } else {
       *status = 500;
+      account->fault = fault;
       const ordered_json error = {{"error", {{"message", fault}, {"type", "server_error"}}}};
       pipe->Push(Dump(error));
     }
@@ -53,6 +56,7 @@ class States : public Endpoint {
     auto session = std::make_shared<Session>();
     session->name = fields.Text("id", keeper.NewName());
     session->model = served.name;
+    session->account = account;
     session->room = keeper.Reserve(model, 1, session->name);
     const Vocabulary& vocabulary = vocabularies_.at(served.worker);
     Work work;
@@ -66,6 +70,7 @@ class States : public Endpoint {
     };
     work.next = [](size_t, std::span<const float>) { return std::optional<int32_t>(); };
     work.at_end = [session, &keeper, served](size_t, Snapshot end) {
+      CheckLogits(end.outputs);
       session->tokens = end.state.position();
       keeper.Keep(served.name, served.worker->shared_model(), session->name, std::move(end),
                   [session](const std::string& fault) { session->Answer(fault); });

@@ -93,6 +93,10 @@ TEST(Choice, ExtremeLogits) {
   EXPECT_NE(error({INFINITY, 0, 0}).find("NaN or infinity"), std::string::npos);
   EXPECT_NE(error({NAN, NAN, -INFINITY}).find("NaN or infinity"), std::string::npos);
   EXPECT_NE(error({-INFINITY, -INFINITY}).find("no token is left"), std::string::npos);
+  for (const float wrong : {INFINITY, NAN}) {
+    EXPECT_THROW(CheckLogits(std::vector<float>{0, wrong, -INFINITY}), InputError);
+  }
+  CheckLogits(std::vector<float>{0, -INFINITY});
   // Equal logits, where top_p keeps one token: rounding must not exclude all of them.
   for (size_t n = 1; n < 70; ++n) {
     const int32_t token = Choose(std::vector<float>(n, 0.25f), {.top_p = 1e-9f}, rng);
