@@ -1,4 +1,5 @@
-// Parses the body of POST /v1/completions or, if it has messages, of /v1/chat/completions.
+// Parses the body of POST /v1/completions or, if it has messages or input, of /v1/chat/completions
+// or /v1/responses.
 #include <nlohmann/json.hpp>
 #include <string_view>
 
@@ -34,6 +35,8 @@ const FuzzTarget kRequest = {
         static const ChatFormat format = ChatFormat::Of("chatml");
         server::ParseChat(server::Fields(body, server::ChatFields()), format, NoWorker(),
                           vocabulary, {});
+      } else if (body.is_object() && body.contains("input")) {
+        server::ParseResponse(server::Fields(body, server::ResponseFields()), {});
       } else {
         server::ParseCompletion(server::Fields(body, server::CompletionFields()), NoWorker(),
                                 vocabulary, {});
