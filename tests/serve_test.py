@@ -434,6 +434,29 @@ class LifeTest(unittest.TestCase):
             other.close()
             self.assertEqual(server.process.wait(PATIENCE), 0)
 
+    def test_opens_its_models_again(self):
+        with tempfile.TemporaryDirectory(prefix="linnet_serve_test.") as folder:
+            path = pathlib.Path(folder, "play.safetensors")
+            os.symlink(TEXT, path)
+            with Server(models=[f"play={path}"]) as server:
+                connection = server.connect()
+                connection.request("POST", "/v1/completions", json.dumps(
+                    {"prompt": "A", "max_tokens": 1000, "n": 16, "stream": True}), {"Content-Type": "application/json"})
+                response = connection.getresponse()
+                response.read1(20)
+                os.remove(path)
+                os.symlink(COUPLET, path)  # of another task, so other paths are served
+                server.process.send_signal(signal.SIGHUP)
+                wait_until(lambda: server.post("/v1/couplets", {"first": "海上明月"})[0] == 200, "couplets after SIGHUP")
+                self.assertEqual(server.post("/v1/completions", {"prompt": "A"})[0], 404)
+                self.assertTrue(response.read().endswith(b"data: [DONE]\n\n"))
+                connection.close()
+                wait_until(lambda: any("reloaded: serving play" in line for line in server.log), "the line in the log")
+                os.remove(path)
+                server.process.send_signal(signal.SIGHUP)
+                wait_until(lambda: any("not reloaded" in line for line in server.log), "the line in the log")
+                self.assertEqual(server.post("/v1/couplets", {"first": "海上明月"})[0], 200)
+
     def test_ends_at_once_when_it_must(self):
         body = json.dumps({"first": "海上生明月天涯共此时" * 6, "candidates": 16}).encode()
         # With --grace 0 the first signal ends the server; otherwise the second does, within the grace period.

@@ -120,6 +120,7 @@ sigset_t BlockSignals() {
   sigemptyset(&signals);
   sigaddset(&signals, SIGINT);
   sigaddset(&signals, SIGTERM);
+  sigaddset(&signals, SIGHUP);
   sigaddset(&signals, SIGUSR1);  // ends RunUntilSignal()'s waiting thread
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
@@ -179,19 +180,38 @@ std::string Describe(const std::vector<server::Served>& models) {
   return list;
 }
 
-// Runs the server. The first signal drains it; a second signal ends the program at once.
-void RunUntilSignal(server::Server& server, const sigset_t& signals, double grace) {
+// Opens the models again, and serves them instead of those before. Keeps those if it fails.
+void Reload(server::Server& server, const Options& options) {
+  try {
+    std::vector<server::Served> models = OpenModels(options);
+    const std::string list = Describe(models);
+    server.Reload(std::move(models));
+    std::cerr << StrCat("reloaded: serving ", list, "\n");
+  } catch (const std::exception& error) {
+    std::cerr << StrCat("not reloaded, the models stay as they are: ", error.what(), "\n");
+  }
+}
+
+// Runs the server. SIGHUP reloads the models. The first other signal drains the server; a second
+// one ends the program at once.
+void RunUntilSignal(server::Server& server, const sigset_t& signals, const Options& options) {
   std::atomic<bool> ended{false};
-  std::thread draining;
+  std::thread draining, reloading;
   std::thread waiting([&] {
     for (int signal = 0; sigwait(&signals, &signal) == 0;) {
       if (signal == SIGUSR1) {
         if (ended) return;
         continue;  // sent by another process
       }
+      if (signal == SIGHUP) {
+        if (draining.joinable()) continue;
+        if (reloading.joinable()) reloading.join();
+        reloading = std::thread([&] { Reload(server, options); });
+        continue;
+      }
       if (draining.joinable()) _exit(128 + signal);
       std::cerr << "stopping after the running requests; a second signal ends the server at once\n";
-      draining = std::thread([&] { server.Drain(grace); });
+      draining = std::thread([&] { server.Drain(options.grace); });
     }
   });
   server.Run();
@@ -199,6 +219,7 @@ void RunUntilSignal(server::Server& server, const sigset_t& signals, double grac
   pthread_kill(waiting.native_handle(), SIGUSR1);
   waiting.join();
   if (draining.joinable()) draining.join();
+  if (reloading.joinable()) reloading.join();
 }
 
 // Raises the process's limit of open file descriptors. Each connection needs one, and many systems
@@ -233,7 +254,7 @@ void Run(const Options& options) {
   const int port = server.Bind();
   std::cout << "serving " << list << "\n"
             << "at http://" << host << ":" << port << "/" << key << "; Ctrl-C ends it" << std::endl;
-  RunUntilSignal(server, signals, options.grace);
+  RunUntilSignal(server, signals, options);
 }
 
 // The options of snapshots and of kept states.
@@ -284,7 +305,8 @@ Models of other tasks cannot be served. Without MODEL, serves the models that sh
 server also answers GET /healthz, /metrics (for Prometheus) and /v1/models.
 Snapshots are a prefix cache: a snapshot is a model's state after the beginning of a prompt, and
 later prompts that begin with the same tokens continue from it.
-SIGTERM stops the server after the running requests. If LINNET_API_KEY is set in the environment or
+SIGTERM stops the server after the running requests. SIGHUP opens the models again, and serves the
+new ones without dropping a request. If LINNET_API_KEY is set in the environment or
 --api-key-file is given, /v1 and /metrics require that key.)",
       "  linnet serve\n"
       "  linnet serve models/couplet.safetensors --port 8000 --snapshot-folder snapshots\n"

@@ -52,6 +52,9 @@ class Server {
   int Bind();
   // Serves requests until Drain() has been called and all running requests have ended.
   void Run();
+  // Thread-safe, but for one call at a time. Serves these models from now on, then waits until the
+  // requests to the models before them have ended, and destroys those.
+  void Reload(std::vector<Served> models);
   // Thread-safe. Refuses new requests (503), gives running ones `seconds` to finish, cancels those
   // that remain, and ends Run().
   void Drain(double seconds);

@@ -225,6 +225,64 @@ TEST(Server, RefusesARequestThatWaitsTooLong) {
   EXPECT_NE(result->body.find("no place was free"), std::string::npos) << result->body;
 }
 
+// A request in progress ends with the models that it began with; later ones get the new models.
+TEST(Server, ReloadsItsModels) {
+  const auto serve = [](const char* name, uint64_t seed) {
+    std::vector<Served> models;
+    models.push_back(
+        {name, std::make_unique<Batcher>(RandomModel("text", "byte", 5000, seed),
+                                         BatcherOptions{.threads = 1, .sequences = 2})});
+    return models;
+  };
+  const nlohmann::json body = {{"prompt", "abc"}, {"max_tokens", 40}, {"temperature", 0}};
+  const auto text = [](const httplib::Result& result) {
+    EXPECT_TRUE(result && result->status == 200) << (result ? result->body : "no answer");
+    return nlohmann::json::parse(result->body)["choices"][0]["text"].get<std::string>();
+  };
+  RunningServer first({.threads = 1, .sequences = 2}, {.limits = {.tokens = 5000}},
+                      RandomModel("text", "byte", 5000, 1));
+  const std::string old_text = text(first.Complete(body));
+  nlohmann::json slow = body;
+  slow["max_tokens"] = 4000;
+  const std::string slow_text = text(first.Complete(slow));
+  std::thread running([&] { EXPECT_EQ(text(first.Complete(slow)), slow_text); });
+  while (first.batcher().counts().running == 0) std::this_thread::yield();
+  std::thread reloading([&] { first.server().Reload(serve("other", 2)); });
+  while (first.Get("/v1/models/other")->status != 200) std::this_thread::yield();
+  const std::string new_text = text(first.Complete(body));
+  EXPECT_NE(new_text, old_text);
+  EXPECT_EQ(first.Get("/v1/models/text")->status, 404);
+  running.join();
+  reloading.join();
+  EXPECT_EQ(text(first.Complete(body)), new_text);
+  // Another task's models, and back again while nobody asks.
+  first.server().Reload(serve("third", 1));
+  EXPECT_EQ(text(first.Complete(body)), old_text);
+}
+
+// The server may stop while it waits for the requests to the models before.
+TEST(Server, StopsWhileItReloads) {
+  std::thread reloading, running;
+  {
+    RunningServer server({.threads = 1, .sequences = 2}, {.limits = {.tokens = 100'000}},
+                         RandomModel("text", "byte", 200'000, 1));
+    running = std::thread([&] {
+      server.Complete({{"prompt", "a"}, {"max_tokens", 100'000}, {"temperature", 0}});
+    });
+    while (server.batcher().counts().running == 0) std::this_thread::yield();
+    std::vector<Served> models;
+    models.push_back({"other", std::make_unique<Batcher>(RandomModel("text", "byte", 700, 2),
+                                                         BatcherOptions{.threads = 1})});
+    reloading = std::thread([&server, models = std::move(models)]() mutable {
+      server.server().Reload(std::move(models));
+    });
+    while (server.Get("/v1/models/other")->status != 200) std::this_thread::yield();
+    server.server().Drain(0);
+    reloading.join();
+    running.join();
+  }
+}
+
 TEST(Fields, AreOfTheirTypesAndWithinTheirBounds) {
   const auto fine = nlohmann::ordered_json::parse(
       R"({"a": "x", "b": true, "c": 1.5, "d": 3, "f": null, "g": 2e0})");

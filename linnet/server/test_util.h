@@ -49,7 +49,8 @@ class RunningServer {
     thread_.join();
   }
 
-  Batcher& batcher() { return *batcher_; }
+  Batcher& batcher() { return *batcher_; }  // until models are reloaded
+  Server& server() { return server_; }
   int port() const { return port_; }
   httplib::Result Complete(const nlohmann::json& body) const {
     return Client().Post("/v1/completions", body.dump(), "application/json");
