@@ -27,18 +27,19 @@ SCHEMAS = [
     '{"$ref":"#/$defs/a","$defs":{"a":{"items":{"$ref":"#/$defs/a"},"maxItems":2}}}', '{"$ref":"#"}', '{"not":{}}',
     '{"type":"string","minLength":5,"maxLength":2}', '{"type":"string","maxLength":10000}', "true", "[]", '{"enum":[]}',
     '{"type":"array","prefixItems":[{}],"items":false}', '{"anyOf":[{"type":"null"},{"type":"boolean"}]}']
-GRAMMARS = ['root ::= [a-c]{3} | \\"x\\" root', 'root ::= root \\"a\\"', "root ::= x", 'root ::= \\"a\\"{9999}', "",
-            'root ::= (\\"a\\" | \\"aa\\")* \\"b\\"', 'root ::= \\"\\"', "root ::= [^\\\\x00-\\\\x7f]+", "root ::= (((("]
-ATOMS = ["null", "true", "false", "0", "-1", "1", "2", "3.5", "1e400", "NaN", "9223372036854775808", "1e308", "0.1", '""',
-         '"x"', '"\\ud800"', '"\\u0000"', '"' + "é" * 50 + '"', '"' + "a" * 3000 + '"', "[]", "{}", "[null]", '["a","b"]',
-         "[5,6]", "[[5],[6]]", '["a",3]', "01", "'a'", "[1,]", '{"a":1,}', '"a', "[" * 70 + "]" * 70, '{"type":"text"}',
+GRAMMARS = [  # as within JSON
+    'root ::= [a-c]{3} | \\"x\\" root', 'root ::= root \\"a\\"', "root ::= x", 'root ::= \\"a\\"{9999}', "",
+    'root ::= (\\"a\\" | \\"aa\\")* \\"b\\"', 'root ::= \\"\\"', "root ::= [^\\\\x00-\\\\x7f]+", "root ::= (((("]
+ATOMS = ["null", "true", "false", "0", "-1", "1", "2", "3.5", "1e400", "NaN", "9223372036854775808", "1e308", "0.1",
+         '""', '"x"', '"\\ud800"', '"\\u0000"', '"' + "é" * 50 + '"', '"' + "a" * 3000 + '"', "[]", "{}", "[null]",
+         '["a","b"]', "[5,6]", "[[5],[6]]", '["a",3]', "01", "'a'", "[1,]", '{"a":1,}', '"a', "[" * 70 + "]" * 70, '{"type":"text"}',
          '{"include_usage":true}']
 SAMPLING = ["temperature", "top_p", "top_k", "seed", "stream", "model"]
 FIELDS = {
-    "/v1/completions": ["prompt", "max_tokens", "n", "stop", "logprobs", "best_of", "logit_bias", "echo", "suffix", "state",
-                        "return_state", "grammar", "response_format", "stream_options", "promt", *SAMPLING],
-    "/v1/chat/completions": ["messages", "max_tokens", "max_completion_tokens", "n", "stop", "tools", "store", "grammar",
-                             "response_format", "logprobs", *SAMPLING],
+    "/v1/completions": ["prompt", "max_tokens", "n", "stop", "logprobs", "best_of", "logit_bias", "echo", "suffix",
+                        "state", "return_state", "grammar", "response_format", "stream_options", "promt", *SAMPLING],
+    "/v1/chat/completions": ["messages", "max_tokens", "max_completion_tokens", "n", "stop", "tools", "store",
+                             "grammar", "response_format", "logprobs", *SAMPLING],
     "/v1/responses": ["input", "instructions", "previous_response_id", "max_output_tokens", "text", "store", "tools",
                       "metadata", "background", "truncation", *SAMPLING],
     "/v1/states": ["prompt", "state", "id", "model"],
@@ -59,7 +60,8 @@ class Requests:
 
     def message(self):
         role = self.random.choice(['"user"', '"assistant"', '"system"', '"tool"', "5"])
-        content = self.random.choice(['"hi"', '""', '[{"type":"text","text":"a"}]', '[{"type":"image_url"}]', self.atom()])
+        content = self.random.choice(['"hi"', '""', '[{"type":"text","text":"a"}]', '[{"type":"image_url"}]',
+                                      self.atom()])
         return f'{{"role":{role},"content":{content}}}'
 
     def atom(self):
@@ -75,9 +77,11 @@ class Requests:
         values = {
             "prompt": ['"ROMEO:"', '""', "[5,6]", '["a","b"]'], "max_tokens": ["0", "1", "5"], "n": ["1", "2", "9"],
             "max_completion_tokens": ["0", "4"], "max_output_tokens": ["0", "4"], "logprobs": ["0", "2", "6"],
-            "messages": [messages], "input": ['"hi"', messages], "first": ['"海上明月"', '"，，"', '"' + "海" * 60 + '"', '"a"'],
+            "messages": [messages], "input": ['"hi"', messages],
+            "first": ['"海上明月"', '"，，"', '"' + "海" * 60 + '"', '"a"'],
             "candidates": ["1", "3", "17"], "stop": ['"\\n"', '["e","a"]', '""'], "state": ['"s1"', '"s2"', '"none"'],
-            "id": ['"s1"', '"s2"', '"../x"'], "return_state": ["true", "false"], "model": ['"text"', '"couplet"', '"nix"'],
+            "id": ['"s1"', '"s2"', '"../x"'], "return_state": ["true", "false"],
+            "model": ['"text"', '"couplet"', '"nix"'],
             "grammar": [f'"{choose(GRAMMARS)}"'], "stream": ["true", "false"], "seed": ["1"], "temperature": ["0", "1"],
             "response_format": ['{"type":"json_object"}',
                                 f'{{"type":"json_schema","json_schema":{{"schema":{self.schema()}}}}}'],
@@ -105,8 +109,8 @@ class Requests:
     def one(self):
         """A request whose framing is right."""
         if self.chance(0.05):
-            path = self.random.choice(["/v1/states", "/v1/states/s1", "/v1/responses/x", "/healthz", "/metrics", "/v1/models",
-                                       "/v1/models/nix", "/%00", "/nothing", "/v1/states/../x", "/v1/completions"])
+            path = self.random.choice(["/v1/states", "/v1/states/s1", "/v1/responses/x", "/healthz", "/metrics",
+                                       "/v1/models", "/v1/models/nix", "/%00", "/nothing", "/v1/states/../x", "/v1/completions"])
             method = self.random.choice(["GET", "HEAD", "DELETE", "PUT", "OPTIONS"])
             return method, f"{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode()
         path = self.random.choice(list(FIELDS))
@@ -219,8 +223,8 @@ class RandomRequests(unittest.TestCase):
                 self.assertEqual(self.reference(server), reference)
                 self.assertIsNone(server.process.poll())
                 late = resident(server.process.pid)
-        print(f"{sent} requests in {time.monotonic() - begun:.0f} s: {dict(sorted(counts.items()))}; the slowest {BATCH} took "
-              f"{slowest:.2f} s; memory {early:.0f} MB after a quarter, {late:.0f} MB at the end")
+        print(f"{sent} requests in {time.monotonic() - begun:.0f} s: {dict(sorted(counts.items()))}; the slowest {BATCH} "
+              f"took {slowest:.2f} s; memory {early:.0f} MB after a quarter, {late:.0f} MB at the end")
 
 
 if __name__ == "__main__":

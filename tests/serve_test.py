@@ -447,7 +447,8 @@ class LifeTest(unittest.TestCase):
                 os.remove(path)
                 os.symlink(COUPLET, path)  # of another task, so other paths are served
                 server.process.send_signal(signal.SIGHUP)
-                wait_until(lambda: server.post("/v1/couplets", {"first": "海上明月"})[0] == 200, "couplets after SIGHUP")
+                wait_until(lambda: server.post("/v1/couplets", {"first": "海上明月"})[0] == 200,
+                           "couplets after SIGHUP")
                 self.assertEqual(server.post("/v1/completions", {"prompt": "A"})[0], 404)
                 self.assertTrue(response.read().endswith(b"data: [DONE]\n\n"))
                 connection.close()
