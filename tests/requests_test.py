@@ -32,8 +32,8 @@ GRAMMARS = [  # as within JSON
     'root ::= (\\"a\\" | \\"aa\\")* \\"b\\"', 'root ::= \\"\\"', "root ::= [^\\\\x00-\\\\x7f]+", "root ::= (((("]
 ATOMS = ["null", "true", "false", "0", "-1", "1", "2", "3.5", "1e400", "NaN", "9223372036854775808", "1e308", "0.1",
          '""', '"x"', '"\\ud800"', '"\\u0000"', '"' + "é" * 50 + '"', '"' + "a" * 3000 + '"', "[]", "{}", "[null]",
-         '["a","b"]', "[5,6]", "[[5],[6]]", '["a",3]', "01", "'a'", "[1,]", '{"a":1,}', '"a', "[" * 70 + "]" * 70, '{"type":"text"}',
-         '{"include_usage":true}']
+         '["a","b"]', "[5,6]", "[[5],[6]]", '["a",3]', "01", "'a'", "[1,]", '{"a":1,}', '"a', "[" * 70 + "]" * 70,
+         '{"type":"text"}', '{"include_usage":true}']
 SAMPLING = ["temperature", "top_p", "top_k", "seed", "stream", "model"]
 FIELDS = {
     "/v1/completions": ["prompt", "max_tokens", "n", "stop", "logprobs", "best_of", "logit_bias", "echo", "suffix",
@@ -110,7 +110,8 @@ class Requests:
         """A request whose framing is right."""
         if self.chance(0.05):
             path = self.random.choice(["/v1/states", "/v1/states/s1", "/v1/responses/x", "/healthz", "/metrics",
-                                       "/v1/models", "/v1/models/nix", "/%00", "/nothing", "/v1/states/../x", "/v1/completions"])
+                                       "/v1/models", "/v1/models/nix", "/%00", "/nothing", "/v1/states/../x",
+                                       "/v1/completions"])
             method = self.random.choice(["GET", "HEAD", "DELETE", "PUT", "OPTIONS"])
             return method, f"{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode()
         path = self.random.choice(list(FIELDS))
@@ -223,8 +224,8 @@ class RandomRequests(unittest.TestCase):
                 self.assertEqual(self.reference(server), reference)
                 self.assertIsNone(server.process.poll())
                 late = resident(server.process.pid)
-        print(f"{sent} requests in {time.monotonic() - begun:.0f} s: {dict(sorted(counts.items()))}; the slowest {BATCH} "
-              f"took {slowest:.2f} s; memory {early:.0f} MB after a quarter, {late:.0f} MB at the end")
+        print(f"{sent} requests in {time.monotonic() - begun:.0f} s: {dict(sorted(counts.items()))}; the slowest "
+              f"{BATCH} took {slowest:.2f} s; memory {early:.0f} MB after a quarter, {late:.0f} MB at the end")
 
 
 if __name__ == "__main__":
