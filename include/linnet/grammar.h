@@ -19,6 +19,7 @@
 #include <span>
 #include <string>
 
+#include "linnet/error.h"
 #include "linnet/export.h"
 #include "linnet/vocabulary.h"
 
@@ -27,6 +28,12 @@ namespace linnet {
 namespace grammar {
 class Automaton;
 }
+
+// A grammar stops a text: no token can follow, or the grammar is too ambiguous.
+class LINNET_API GrammarError : public InputError {
+ public:
+  using InputError::InputError;
+};
 
 // A set of texts. Immutable; copies share their data.
 class LINNET_API Grammar {
@@ -58,10 +65,12 @@ class LINNET_API GrammarMatcher {
   ~GrammarMatcher();
 
   // Sets the logits of all tokens that cannot follow to -infinity. The end token can follow if
-  // complete(). Throws InputError on fewer logits than tokens, if no token can follow because the
-  // vocabulary lacks the characters that the grammar requires, and if the grammar is too ambiguous.
+  // complete(). Throws InputError on fewer logits than tokens, and GrammarError if no token can
+  // follow (the vocabulary lacks a character that the grammar requires, or the text nests too
+  // deeply) or if the grammar is too ambiguous.
   void Mask(std::span<float> logits);
-  // Adds a token to the text. Throws InputError if it cannot follow, or if it is the end token.
+  // Adds a token to the text. Throws InputError if it cannot follow, or if it is the end token, and
+  // GrammarError if the grammar is too ambiguous.
   void Add(int32_t token);
 
   bool complete() const;  // the text is in the grammar

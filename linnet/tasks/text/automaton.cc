@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <span>
 #include <string>
-#include <unordered_set>
 #include <utility>
 
 #include "linnet/base/utf8.h"
@@ -13,14 +12,15 @@ namespace linnet::grammar {
 namespace {
 
 constexpr size_t kMostStates = 1 << 16;
-constexpr size_t kMostSteps = 1 << 20;  // limits repetitions of nothing
+constexpr size_t kMostSteps = 1 << 20;   // limits repetitions of nothing
+constexpr size_t kMostRanges = 1 << 18;  // of code points
 constexpr CodeRange kSurrogates = {0xd800, 0xdfff};
 constexpr char32_t kLastCode = 0x10ffff;
 
 using Bytes = std::span<const uint8_t>;
 
 InputError TooLarge() {
-  return InputError("the grammar is too large: it needs more than ", kMostStates, " states");
+  return InputError("the grammar is too large; its automaton may have ", kMostStates, " states");
 }
 
 Bytes BytesOf(const std::string& text) {
@@ -29,15 +29,27 @@ Bytes BytesOf(const std::string& text) {
 
 }  // namespace
 
-Expression NotIn(std::vector<CodeRange> ranges) {
-  ranges.push_back(kSurrogates);
+Expression Set(std::vector<CodeRange> ranges) {
   std::sort(ranges.begin(), ranges.end(),
             [](const CodeRange& a, const CodeRange& b) { return a.low < b.low; });
+  Expression set{.kind = Expression::Kind::kSet};
+  for (const CodeRange& range : ranges) {
+    if (!set.ranges.empty() && range.low <= set.ranges.back().high + 1) {
+      set.ranges.back().high = std::max(set.ranges.back().high, range.high);
+    } else {
+      set.ranges.push_back(range);
+    }
+  }
+  return set;
+}
+
+Expression NotIn(std::vector<CodeRange> ranges) {
+  ranges.push_back(kSurrogates);
   std::vector<CodeRange> rest;
   char32_t next = 0;
-  for (const CodeRange& range : ranges) {
+  for (const CodeRange& range : Set(std::move(ranges)).ranges) {
     if (next < range.low) rest.push_back({next, static_cast<char32_t>(range.low - 1)});
-    next = std::max<char32_t>(next, range.high + 1);
+    next = range.high + 1;
   }
   if (next <= kLastCode) rest.push_back({next, kLastCode});
   return Set(std::move(rest));
@@ -47,16 +59,17 @@ Expression NotIn(std::vector<CodeRange> ranges) {
 // follows the expression.
 class Automaton::Compiler {
  public:
-  explicit Compiler(const GrammarRules& rules) : rules_(rules), callers_(rules.bodies.size()) {
-    for (size_t i = 0; i < rules.bodies.size(); ++i) NewState();
+  explicit Compiler(const GrammarRules& rules) : rules_(rules) {
+    for (size_t i = 0; i < rules.bodies.size(); ++i) owners_.push_back(NewState());
     for (size_t i = 0; i < rules.bodies.size(); ++i) {
-      rule_ = static_cast<int32_t>(i);
-      At(Append(rules.bodies[i], rule_)).last = true;
+      const auto rule = static_cast<int32_t>(i);
+      At(Append(rules.bodies[i], rule)).last = true;
+      owners_.resize(states_.size(), rule);
     }
+    Prune();
     for (State& state : states_) {
       for (Call& call : state.calls) call.tail = EndsAt(call.to);
     }
-    FindEmptyRules();
     CheckRecursion();
   }
   std::vector<State> Take() { return std::move(states_); }
@@ -103,7 +116,6 @@ class Automaton::Compiler {
       case Expression::Kind::kRule: {
         const int32_t to = NewState();
         At(from).calls.push_back({static_cast<int32_t>(expression.rule), to});
-        callers_[expression.rule].push_back(rule_);
         return to;
       }
     }
@@ -136,6 +148,7 @@ class Automaton::Compiler {
     for (const CodeRange& part : kParts) {
       const char32_t low = std::max(codes.low, part.low), high = std::min(codes.high, part.high);
       if (low > high) continue;
+      if (++ranges_ > kMostRanges) throw TooLarge();
       std::string first, last;
       AppendUtf8(low, first), AppendUtf8(high, last);
       AppendBytes(BytesOf(first), BytesOf(last), from, to);
@@ -167,45 +180,97 @@ class Automaton::Compiler {
     add(static_cast<uint8_t>(begin), static_cast<uint8_t>(end), smallest, largest);
   }
 
-  // The states that follow `from` without a byte, including itself.
-  std::vector<int32_t> Following(int32_t from) {
-    std::vector<int32_t> reached = {from};
-    std::unordered_set<int32_t> seen = {from};
-    const auto reach = [&](int32_t next) {
-      if (seen.insert(next).second) reached.push_back(next);
-    };
+  // Whether only the end of the rule follows `state`; may be false where that takes long to see.
+  bool EndsAt(int32_t state) {
+    constexpr size_t kMost = 32;
+    bool last = false;
+    std::vector<int32_t> reached = {state};
     for (size_t i = 0; i < reached.size(); ++i) {
       const State& at = At(reached[i]);
-      for (const int32_t next : at.empty) reach(next);
-      for (const Call& call : at.calls) {
-        if (empty_.contains(call.rule)) reach(call.to);
-      }
-    }
-    return reached;
-  }
-  // Whether only the end of the rule follows `state`.
-  bool EndsAt(int32_t state) {
-    bool last = false;
-    for (const int32_t i : Following(state)) {
-      if (!At(i).ranges.empty() || !At(i).calls.empty()) return false;
-      last = last || At(i).last;
+      if (!at.ranges.empty() || !at.calls.empty() || reached.size() > kMost) return false;
+      last = last || at.last;
+      reached.insert(reached.end(), at.empty.begin(), at.empty.end());
     }
     return last;
   }
-  void FindEmptyRules() {
+
+  // What can be reached from the beginnings of the rules: `states`, and the ends of `rules`.
+  struct Reach {
+    std::vector<bool> states, rules;
+  };
+  // If `bytes`, by any text; else without reading a byte.
+  Reach FindReach(bool bytes) {
+    Reach reach{std::vector<bool>(states_.size()), std::vector<bool>(rules_.bodies.size())};
     std::vector<int32_t> open;
-    for (size_t i = 0; i < callers_.size(); ++i) open.push_back(static_cast<int32_t>(i));
+    std::vector<std::vector<int32_t>> waiting(rules_.bodies.size());  // for the end of each rule
+    const auto enter = [&](int32_t state) {
+      if (reach.states[static_cast<size_t>(state)]) return;
+      reach.states[static_cast<size_t>(state)] = true;
+      open.push_back(state);
+    };
+    for (size_t i = 0; i < rules_.bodies.size(); ++i) enter(static_cast<int32_t>(i));
     while (!open.empty()) {
-      const int32_t rule = open.back();
+      const State& state = At(open.back());
+      const auto rule = static_cast<size_t>(owners_[static_cast<size_t>(open.back())]);
       open.pop_back();
-      if (empty_.contains(rule)) continue;
-      const std::vector<int32_t> reached = Following(rule);
-      if (std::none_of(reached.begin(), reached.end(), [&](int32_t i) { return At(i).last; })) {
-        continue;
+      for (const int32_t to : state.empty) enter(to);
+      if (bytes) {
+        for (const Range& range : state.ranges) enter(range.to);
       }
-      empty_.insert(rule);
-      const std::vector<int32_t>& callers = callers_[static_cast<size_t>(rule)];
-      open.insert(open.end(), callers.begin(), callers.end());
+      for (const Call& call : state.calls) {
+        const auto called = static_cast<size_t>(call.rule);
+        if (reach.rules[called]) {
+          enter(call.to);
+        } else {
+          waiting[called].push_back(call.to);
+        }
+      }
+      if (!state.last || reach.rules[rule]) continue;
+      reach.rules[rule] = true;
+      for (const int32_t to : waiting[rule]) enter(to);
+    }
+    return reach;
+  }
+  // Removes the transitions after which the text could not end. Throws InputError if no text can.
+  void Prune() {
+    const Reach reach = FindReach(/*bytes=*/true);
+    if (!reach.rules[rules_.root]) {
+      throw InputError("the grammar has no text: the rule '", rules_.names[rules_.root],
+                       "' requires a choice without alternatives, or never ends");
+    }
+    // The states from which the rule can end, and the states before each state.
+    std::vector<bool> ends(states_.size());
+    std::vector<std::vector<int32_t>> before(states_.size());
+    std::vector<int32_t> open;
+    const auto enter = [&](int32_t state) {
+      if (ends[static_cast<size_t>(state)]) return;
+      ends[static_cast<size_t>(state)] = true;
+      open.push_back(state);
+    };
+    const auto callable = [&](const Call& call) {
+      return reach.rules[static_cast<size_t>(call.rule)];
+    };
+    for (size_t i = 0; i < states_.size(); ++i) {
+      const auto from = static_cast<int32_t>(i);
+      const auto add = [&](int32_t to) { before[static_cast<size_t>(to)].push_back(from); };
+      for (const int32_t to : states_[i].empty) add(to);
+      for (const Range& range : states_[i].ranges) add(range.to);
+      for (const Call& call : states_[i].calls) {
+        if (callable(call)) add(call.to);
+      }
+      if (states_[i].last) enter(from);
+    }
+    while (!open.empty()) {
+      const int32_t state = open.back();
+      open.pop_back();
+      for (const int32_t from : before[static_cast<size_t>(state)]) enter(from);
+    }
+    const auto useless = [&](int32_t to) { return !ends[static_cast<size_t>(to)]; };
+    for (State& state : states_) {
+      std::erase_if(state.empty, useless);
+      std::erase_if(state.ranges, [&](const Range& range) { return useless(range.to); });
+      std::erase_if(state.calls,
+                    [&](const Call& call) { return useless(call.to) || !callable(call); });
     }
   }
   // A rule that begins with itself would call itself forever. Searches for a cycle among the rules
@@ -213,31 +278,32 @@ class Automaton::Compiler {
   void CheckRecursion() {
     enum class Mark : uint8_t { kNew, kOpen, kDone };
     struct Step {
-      size_t rule;
-      std::vector<size_t> left;  // rules that it can begin with, to be visited
+      size_t rule, visited;  // visited: number of its first calls
     };
-    std::vector<Mark> marks(callers_.size(), Mark::kNew);
+    const Reach reach = FindReach(/*bytes=*/false);
+    std::vector<std::vector<size_t>> first(rules_.bodies.size());  // the rules it can begin with
+    for (size_t i = 0; i < states_.size(); ++i) {
+      if (!reach.states[i]) continue;
+      for (const Call& call : states_[i].calls) {
+        first[static_cast<size_t>(owners_[i])].push_back(static_cast<size_t>(call.rule));
+      }
+    }
+    std::vector<Mark> marks(first.size(), Mark::kNew);
     std::vector<Step> path;
     const auto enter = [&](size_t rule) {
       marks[rule] = Mark::kOpen;
-      path.push_back({rule, {}});
-      for (const int32_t at : Following(static_cast<int32_t>(rule))) {
-        for (const Call& call : At(at).calls) {
-          path.back().left.push_back(static_cast<size_t>(call.rule));
-        }
-      }
+      path.push_back({rule, 0});
     };
     for (size_t root = 0; root < marks.size(); ++root) {
       if (marks[root] == Mark::kNew) enter(root);
       while (!path.empty()) {
         Step& step = path.back();
-        if (step.left.empty()) {
+        if (step.visited == first[step.rule].size()) {
           marks[step.rule] = Mark::kDone;
           path.pop_back();
           continue;
         }
-        const size_t next = step.left.back();
-        step.left.pop_back();
+        const size_t next = first[step.rule][step.visited++];
         if (marks[next] == Mark::kOpen) {
           throw InputError("the rule '", rules_.names[next],
                            "' can begin with itself; write a repetition (x*), or put the recursion "
@@ -250,10 +316,9 @@ class Automaton::Compiler {
 
   const GrammarRules& rules_;
   std::vector<State> states_;
-  size_t steps_ = 0;                           // number of calls of Append()
-  int32_t rule_ = 0;                           // the rule that is compiled
-  std::vector<std::vector<int32_t>> callers_;  // the rules that call each rule
-  std::unordered_set<int32_t> empty_;          // rules that can read nothing
+  std::vector<int32_t> owners_;  // the rule of each state
+  size_t steps_ = 0;             // number of calls of Append()
+  size_t ranges_ = 0;            // number of ranges of code points
 };
 
 Automaton::Automaton(const GrammarRules& rules)

@@ -52,8 +52,7 @@ struct LINNET_HIDDEN GrammarMatcher::Impl {
     return masks[place] = std::move(allowed);
   }
 
-  static constexpr size_t kMostMasks = 32;     // in masks
-  static constexpr size_t kManyPlaces = 2000;  // more are forgotten after each token
+  static constexpr size_t kMostMasks = 32;  // in masks
 
   grammar::Places places;
   const Vocabulary* vocabulary;
@@ -72,7 +71,6 @@ void GrammarMatcher::Mask(std::span<float> logits) {
   if (logits.size() < impl_->vocabulary->size()) {
     throw InputError(logits.size(), " logits for a vocabulary of ", impl_->vocabulary->size());
   }
-  impl_->places.ResetWork();
   const std::vector<bool>& allowed = impl_->Allowed();
   const auto end = static_cast<size_t>(impl_->vocabulary->end());
   const bool may_end = complete();
@@ -85,13 +83,15 @@ void GrammarMatcher::Mask(std::span<float> logits) {
     }
   }
   if (!any) {
-    throw InputError("the grammar requires a character here that the model's vocabulary lacks");
+    throw GrammarError(
+        "no token can follow in the grammar: the vocabulary lacks a character that it requires, or "
+        "the text nests too deeply");
   }
 }
 
 void GrammarMatcher::Add(int32_t token) {
   const std::string text = impl_->vocabulary->Decode(token);
-  impl_->places.ResetWork();
+  impl_->places.AllowWork();
   int32_t place = text.empty() ? grammar::kNowhere : impl_->place;
   for (const char c : text) {
     if (place != grammar::kNowhere) place = impl_->places.Next(place, static_cast<uint8_t>(c));
@@ -100,7 +100,7 @@ void GrammarMatcher::Add(int32_t token) {
     throw InputError("the token ", token, " cannot follow in the grammar");
   }
   impl_->place = place;
-  if (impl_->places.size() > Impl::kManyPlaces) {
+  if (impl_->places.full()) {
     impl_->masks.clear();
     impl_->place = impl_->places.Keep(place);
   }

@@ -2,14 +2,18 @@
 
 #include <algorithm>
 
-#include "linnet/error.h"
+#include "linnet/grammar.h"
 
 namespace linnet::grammar {
 namespace {
 
-// Limits for each token: some 10 ms of time and 20 MB of memory.
-constexpr size_t kMostWork = 1 << 20, kMostPlaces = 20'000;
-constexpr int32_t kMostFrames = 200;  // maximum nesting of rules in a text
+// A step of work takes some 10 ns. A text may take kFirstWork steps, and kMoreWork more for each
+// token; what is not used is kept, up to kFirstWork.
+constexpr size_t kFirstWork = 4 << 20, kMoreWork = 1 << 15;
+// Beyond these numbers the grammar is too ambiguous, or places are forgotten after the token.
+constexpr size_t kMostPlaces = 20'000, kManyPlaces = 2000;
+constexpr size_t kMostReadings = 1 << 18, kManyReadings = 1 << 15;
+constexpr int32_t kMostFrames = 1000;  // maximum nesting of rules in a text
 
 uint64_t Key(int32_t a, int32_t b) {
   return static_cast<uint64_t>(static_cast<uint32_t>(a)) << 32 | static_cast<uint32_t>(b);
@@ -17,8 +21,20 @@ uint64_t Key(int32_t a, int32_t b) {
 
 }  // namespace
 
-Places::Places(std::shared_ptr<const Automaton> automaton) : automaton_(std::move(automaton)) {
+Places::Places(std::shared_ptr<const Automaton> automaton)
+    : automaton_(std::move(automaton)), work_(kFirstWork) {
   if (Close({{automaton_->start(), -1}}) == kNowhere) IndexOf({}, false);
+}
+
+bool Places::full() const { return places_.size() > kManyPlaces || readings_ > kManyReadings; }
+
+void Places::AllowWork() { work_ = std::min(work_ + kMoreWork, kFirstWork); }
+
+void Places::Work(size_t steps) {
+  if (steps > work_ || places_.size() > kMostPlaces || readings_ > kMostReadings) {
+    throw GrammarError("the grammar is too ambiguous: too many of its rules fit the text");
+  }
+  work_ -= steps;
 }
 
 int32_t Places::Next(int32_t place, uint8_t byte) {
@@ -34,6 +50,7 @@ int32_t Places::Keep(int32_t place) {
   const Place kept = std::move(places_[static_cast<size_t>(place)]);
   const std::vector<Frame> frames = std::move(frames_);
   places_.clear(), indices_.clear(), frames_.clear(), frame_indices_.clear();
+  readings_ = 0;
   std::vector<Reading> readings;
   for (Reading reading : kept.readings) {
     std::vector<int32_t> returns;
@@ -41,6 +58,7 @@ int32_t Places::Keep(int32_t place) {
       returns.push_back(frames[static_cast<size_t>(f)].to);
     }
     reading.frame = -1;
+    Work(returns.size() + 1);
     for (auto to = returns.rbegin(); to != returns.rend(); ++to) {
       reading.frame = Push(*to, reading.frame);
     }
@@ -64,7 +82,7 @@ int32_t Places::Read(int32_t place, uint8_t byte) {
   std::vector<Reading> after;
   for (const Reading& reading : (*this)[place].readings) {
     const Automaton::State& state = automaton_->state(reading.state);
-    work_ += state.ranges.size();
+    Work(state.ranges.size());
     for (const Automaton::Range& range : state.ranges) {
       if (byte >= range.low && byte <= range.high) after.push_back({range.to, reading.frame});
     }
@@ -84,10 +102,7 @@ int32_t Places::Close(std::vector<Reading> open) {
     const Reading reading = open.back();
     open.pop_back();
     const Automaton::State& state = automaton_->state(reading.state);
-    work_ += 1 + state.empty.size() + state.calls.size();
-    if (work_ > kMostWork || places_.size() > kMostPlaces) {
-      throw InputError("the grammar is too ambiguous: too many of its rules fit the text");
-    }
+    Work(1 + state.empty.size() + state.calls.size());
     if (!state.ranges.empty()) readings.push_back(reading);
     for (const int32_t to : state.empty) reach(to, reading.frame);
     for (const Automaton::Call& call : state.calls) {
@@ -115,7 +130,10 @@ int32_t Places::Close(std::vector<Reading> open) {
 int32_t Places::IndexOf(std::vector<Reading> readings, bool complete) {
   const auto index = static_cast<int32_t>(places_.size());
   const auto [found, added] = indices_.try_emplace({readings, complete}, index);
-  if (added) places_.push_back({std::move(readings), complete});
+  if (added) {
+    readings_ += readings.size();
+    places_.push_back({std::move(readings), complete});
+  }
   return found->second;
 }
 

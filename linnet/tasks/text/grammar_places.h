@@ -44,12 +44,14 @@ class Places {
 
   int32_t start() const { return 0; }
   const Place& operator[](int32_t place) const { return places_[static_cast<size_t>(place)]; }
-  size_t size() const { return places_.size(); }
+  // Whether there are so many places that most of them should be forgotten.
+  bool full() const;
 
-  // The place after a byte, or kNowhere if the byte cannot follow. Throws InputError if the work
-  // since ResetWork() exceeds a limit, which protects a server from grammars that are ambiguous.
+  // The place after a byte, or kNowhere if the byte cannot follow. Throws GrammarError if the work
+  // exceeds a limit, which protects a server from ambiguous grammars. AllowWork(): called for each
+  // token, allows some more.
   int32_t Next(int32_t place, uint8_t byte);
-  void ResetWork() { work_ = 0; }
+  void AllowWork();
   // Forgets all places except one. Returns its new index.
   int32_t Keep(int32_t place);
 
@@ -67,6 +69,7 @@ class Places {
   // The place of these readings and of all that follow them without a byte.
   int32_t Close(std::vector<Reading> open);
   int32_t IndexOf(std::vector<Reading> readings, bool complete);
+  void Work(size_t steps);
 
   std::shared_ptr<const Automaton> automaton_;
   std::vector<Place> places_;
@@ -74,7 +77,8 @@ class Places {
   std::vector<Frame> frames_;
   std::unordered_map<uint64_t, int32_t> frame_indices_;
   std::unordered_set<uint64_t> seen_;  // Close() reuses its memory
-  size_t work_ = 0;
+  size_t readings_ = 0;                // of all places
+  size_t work_ = 0;                    // that is still allowed
 };
 
 }  // namespace linnet::grammar

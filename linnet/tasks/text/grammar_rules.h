@@ -36,9 +36,8 @@ struct Expression {
 
 inline Expression Text(std::string text) { return {.text = std::move(text)}; }
 inline Expression Rule(size_t rule) { return {.kind = Expression::Kind::kRule, .rule = rule}; }
-inline Expression Set(std::vector<CodeRange> ranges) {
-  return {.kind = Expression::Kind::kSet, .ranges = std::move(ranges)};
-}
+// One code point in `ranges`, which may overlap.
+Expression Set(std::vector<CodeRange> ranges);
 // One code point that is not in `ranges`.
 Expression NotIn(std::vector<CodeRange> ranges);
 inline Expression SequenceOf(std::vector<Expression> parts) {
@@ -49,12 +48,18 @@ inline Expression ChoiceOf(std::vector<Expression> parts) {
   return {.kind = Expression::Kind::kChoice, .parts = std::move(parts)};
 }
 template <class... Parts>
+std::vector<Expression> ListOf(Parts... parts) {
+  std::vector<Expression> list;
+  (list.push_back(std::move(parts)), ...);
+  return list;
+}
+template <class... Parts>
 Expression Sequence(Parts... parts) {
-  return SequenceOf({std::move(parts)...});
+  return SequenceOf(ListOf(std::move(parts)...));
 }
 template <class... Parts>
 Expression Choice(Parts... parts) {
-  return ChoiceOf({std::move(parts)...});
+  return ChoiceOf(ListOf(std::move(parts)...));
 }
 inline Expression Repeat(Expression part, size_t least, size_t most = Expression::kUnlimited) {
   Expression repeat{.kind = Expression::Kind::kRepeat, .least = least, .most = most};

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <random>
 #include <regex>
 #include <string>
@@ -41,7 +42,7 @@ TEST(Grammar, RulesCanBeRecursive) {
   // A recursion at the end of a rule takes no space, and may be deeper than others.
   const Grammar tail = Grammar::Parse(R"(root ::= "a" root | "b")");
   EXPECT_TRUE(Accepts(tail, std::string(1000, 'a') + "b"));
-  const std::string open(199, '('), shut(199, ')');
+  const std::string open(999, '('), shut(999, ')');
   EXPECT_TRUE(Accepts(grammar, open + shut));
   EXPECT_FALSE(Accepts(grammar, open + "((((" + "))))" + shut));  // too deep
 }
@@ -168,11 +169,47 @@ TEST(Grammar, ErrorsNameTheLine) {
 TEST(Grammar, LeftRecursionIsAnError) {
   const std::string direct = Fault("root ::= root \"a\" | \"b\"");
   EXPECT_NE(direct.find("the rule 'root' can begin with itself"), std::string::npos) << direct;
-  EXPECT_NE(Fault("root ::= a\na ::= \"x\"? b\nb ::= root").find("begin with itself"),
+  EXPECT_NE(Fault("root ::= a\na ::= \"x\"? b\nb ::= root | \"y\"").find("begin with itself"),
             std::string::npos);
-  EXPECT_NE(Fault("root ::= e root \"a\"\ne ::= f?\nf ::= \"x\"").find("begin with itself"),
+  EXPECT_NE(Fault("root ::= e root \"a\" | \"b\"\ne ::= f?\nf ::= \"x\"").find("begin with itself"),
             std::string::npos);
   EXPECT_EQ(Fault("root ::= e root \"a\" | \"b\"\ne ::= \"x\""), "");
+}
+
+TEST(Grammar, AlternativesThatNeverEndAreLeftOut) {
+  for (const char* none : {"root ::= []", "root ::= \"a\" root",
+                           "root ::= \"a\" b\nb ::= \"x\" b | []", "root ::= root"}) {
+    EXPECT_NE(Fault(none).find("the grammar has no text"), std::string::npos) << none;
+  }
+  const Grammar grammar =
+      Grammar::Parse("root ::= (\"a\" [] | \"b\" c | \"d\" c?) \"e\"\nc ::= \"f\" c");
+  GrammarMatcher matcher(grammar, ByteVocabulary());
+  EXPECT_EQ(AllowedBytes(matcher), "d");
+  matcher.Add(ByteToken('d'));
+  EXPECT_EQ(AllowedBytes(matcher), "e");
+}
+
+// Grammars that clients send are compiled on the server's threads, so no grammar may take long.
+TEST(Grammar, CompilationIsLinear) {
+  const auto milliseconds = [](const std::string& text) {
+    const auto begin = std::chrono::steady_clock::now();
+    Fault(text);
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+        .count();
+  };
+  std::string chain = "root ::= a0";
+  for (int i = 0; i < 3000; ++i) {
+    chain += "\na" + std::to_string(i) + " ::= a" + std::to_string(i + 1) + "?";
+  }
+  const std::string grammars[] = {"root ::= (a?){10000} \"z\"\na ::= \"x\"",
+                                  "root ::= a{10000} \"z\"\na ::= \"\"",
+                                  "root ::= ((a?){10000}){2}\na ::= \"x\"?",
+                                  "root ::= [" + std::string(100'000, 'a') + "]{10000}",
+                                  "root ::= ([^a]{100}){100}",
+                                  chain + "\na3000 ::= \"x\""};
+  // Quadratic time would be minutes.
+  for (const std::string& text : grammars)
+    EXPECT_LT(milliseconds(text), 5000) << text.substr(0, 50);
 }
 
 TEST(Grammar, AmbiguityIsLimited) {

@@ -19,6 +19,8 @@ using json = nlohmann::ordered_json;
 
 constexpr int kDepth = 64;              // maximum nesting of a schema's JSON
 constexpr int64_t kMostItems = 10'000;  // for minItems, maxItems, minLength and maxLength
+constexpr size_t kMostPaths = 4 << 20;  // bytes of all places of schemas
+constexpr size_t kMostNames = 4000;     // bytes of all names beside additionalProperties
 constexpr size_t kLongestName = 200;    // of a property, beside additionalProperties
 
 // Keywords that describe a value and do not restrict it.
@@ -123,6 +125,11 @@ class Schemas {
   size_t RuleOf(const std::string& path) {
     const auto [found, added] = made_.try_emplace(path, 0);
     if (added) {
+      if ((path_bytes_ += path.size()) > kMostPaths) {
+        throw InputError(
+            "the schema is too large: the names on the way to its parts have more than ",
+            kMostPaths, " bytes");
+      }
       found->second = rules_.Declare(path);
       pending_.emplace_back(found->second, path);
     }
@@ -157,7 +164,7 @@ class Schemas {
     if (schema.contains("$ref")) return Reference(schema, path);
     if (schema.contains("const")) {
       Allow(schema, path, {"const", "type"});
-      return Text(schema["const"].dump());
+      return OneOf(json::array({schema["const"]}), schema, path);
     }
     if (schema.contains("enum")) return Enumeration(schema, path);
     for (const char* key : {"anyOf", "oneOf", "allOf"}) {
@@ -165,26 +172,60 @@ class Schemas {
       Allow(schema, path, {key});
       return Combination(schema[key], path + "/" + key, key);
     }
-    const auto type = schema.find("type");
-    if (type == schema.end()) return Typed(schema, path, ImpliedType(schema, path));
-    if (!type->is_array()) return Typed(schema, path, TypeOf(*type, path));
-    std::vector<Expression> parts;
-    for (const json& one : *type) {
-      // Each type has the keywords that restrict it.
-      json own = json::object();
-      const std::string name = TypeOf(one, path);
-      for (const auto& [key, value] : schema.items()) {
-        if (KeysOf(name).contains(key) || !IsKeyOfAnyType(key)) own[key] = value;
-      }
-      parts.push_back(Typed(own, path, name));
+    const std::set<std::string> types = TypesOf(schema, path);
+    std::set<std::string> keys = {"type"};
+    for (const std::string& type : types) keys.insert(KeysOf(type).begin(), KeysOf(type).end());
+    if (types.contains("number")) {  // the limits of integers would hold for numbers, too
+      for (const std::string& limit : KeysOf("integer")) keys.erase(limit);
     }
+    Allow(schema, path, keys);
+    std::vector<Expression> parts;
+    for (const std::string& type : types) parts.push_back(Typed(schema, path, type));
+    return parts.size() == 1 ? std::move(parts[0]) : ChoiceOf(std::move(parts));
+  }
+  // The types that a schema names or implies; {""} if no keyword restricts the value.
+  static std::set<std::string> TypesOf(const json& schema, const std::string& path) {
+    const auto type = schema.find("type");
+    if (type == schema.end()) return {ImpliedType(schema, path)};
+    if (!type->is_array()) return {TypeOf(*type, path)};
+    std::set<std::string> types;
+    for (const json& one : *type) {
+      if (!types.insert(TypeOf(one, path)).second) Fail(path, "'type' has a type twice");
+    }
+    if (types.empty()) Fail(path, "'type' is an empty list");
+    return types;
+  }
+  // One of these values, of those that have a type of the schema.
+  static Expression OneOf(const json& values, const json& schema, const std::string& path) {
+    std::set<std::string> types;
+    if (schema.contains("type")) types = TypesOf(schema, path);
+    std::vector<Expression> parts;
+    for (const json& value : values) {
+      if (types.empty() || HasType(value, types)) parts.push_back(Text(value.dump()));
+    }
+    if (parts.empty()) Fail(path, "no value has the type that 'type' requires");
     return ChoiceOf(std::move(parts));
+  }
+  static bool HasType(const json& value, const std::set<std::string>& types) {
+    const bool whole =
+        value.is_number_integer() ||
+        (value.is_number() && std::floor(value.get<double>()) == value.get<double>());
+    return (value.is_object() && types.contains("object")) ||
+           (value.is_array() && types.contains("array")) ||
+           (value.is_string() && types.contains("string")) ||
+           (value.is_number() && types.contains("number")) ||
+           (whole && types.contains("integer")) ||
+           (value.is_boolean() && types.contains("boolean")) ||
+           (value.is_null() && types.contains("null"));
   }
   Expression Reference(const json& schema, const std::string& path) {
     Allow(schema, path, {"$ref"});
     const json& target = schema["$ref"];
-    if (!target.is_string() || !target.get<std::string>().starts_with('#')) {
-      Fail(path, "'$ref' must be a place in this schema, such as \"#/$defs/name\"");
+    const std::string place = target.is_string() ? target.get<std::string>() : "";
+    if ((place != "#" && !place.starts_with("#/")) || place.find('%') != place.npos) {
+      Fail(path,
+           "'$ref' must be a place in this schema, such as \"#/$defs/name\", without anchors and "
+           "percent-encoding");
     }
     return Rule(RuleOf(target.get<std::string>()));
   }
@@ -192,9 +233,7 @@ class Schemas {
     Allow(schema, path, {"enum", "type"});
     const json& values = schema["enum"];
     if (!values.is_array() || values.empty()) Fail(path, "'enum' must be a list of values");
-    std::vector<Expression> parts;
-    for (const json& value : values) parts.push_back(Text(value.dump()));
-    return ChoiceOf(std::move(parts));
+    return OneOf(values, schema, path);
   }
   Expression Combination(const json& list, const std::string& path, const std::string& key) {
     if (!list.is_array() || list.empty()) Fail(path, "expected a list of schemas");
@@ -219,12 +258,6 @@ class Schemas {
     static const std::set<std::string> none;
     const auto found = keys.find(type);
     return found == keys.end() ? none : found->second;
-  }
-  static bool IsKeyOfAnyType(const std::string& key) {
-    for (const char* type : {"object", "array", "string", "integer"}) {
-      if (KeysOf(type).contains(key)) return true;
-    }
-    return false;
   }
   static std::string TypeOf(const json& type, const std::string& path) {
     static const std::set<std::string> names = {"object", "array",   "string", "integer",
@@ -255,10 +288,8 @@ class Schemas {
     }
   }
 
+  // A value of one type; keywords of other types do not matter.
   Expression Typed(const json& schema, const std::string& path, const std::string& type) {
-    std::set<std::string> keys = KeysOf(type);
-    keys.insert("type");
-    Allow(schema, path, keys);
     if (type == "object") return Object(schema, path);
     if (type == "array") return Array(schema, path);
     if (type == "string") return String(schema, path);
@@ -324,16 +355,18 @@ class Schemas {
       if (!schema.contains(key)) return;
       const json& value = schema[key];
       const double number = value.is_number() ? value.get<double>() : NAN;
-      if (!(std::floor(number) == number && std::abs(number) < 1e15)) {
+      if (std::floor(number) != number) {
         Fail(path, StrCat("'", key, "' must be a whole number"));
       }
-      narrow(static_cast<int64_t>(number) + step);
+      // Wider limits than those of all integers have no effect.
+      constexpr auto kWide = static_cast<double>(kMostInteger + 1);
+      narrow(static_cast<int64_t>(std::clamp(number, -kWide, kWide)) + step);
     };
     const auto from = [&](int64_t value) { low = std::max(low, value); };
     const auto to = [&](int64_t value) { high = std::min(high, value); };
     limit("minimum", 0, from), limit("exclusiveMinimum", 1, from);
     limit("maximum", 0, to), limit("exclusiveMaximum", -1, to);
-    if (low > high) Fail(path, "no integer lies between these limits");
+    if (low > high) Fail(path, "no integer of at most 15 digits lies between these limits");
     return IntegersBetween(low, high);
   }
   Expression Array(const json& schema, const std::string& path) {
@@ -397,28 +430,26 @@ class Schemas {
     }
     // Without the keyword, other properties are allowed only if none is listed.
     const bool others = more == schema.end() ? properties.empty() : *more != json(false);
-    if (!others) return InBraces(Rule(Tail(properties, {}, path)));
+    if (!others) return InBraces(Rule(Tail(properties, {})));
     Expression value = more == schema.end() || more->is_boolean()
                            ? Rule(any_)
                            : Part(path, "additionalProperties");
     Expression key = properties.empty() ? Rule(string_) : Quoted(KeyExcept(names));
-    return InBraces(
-        Rule(Tail(properties, Sequence(std::move(key), Colon(), std::move(value)), path)));
+    return InBraces(Rule(Tail(properties, Sequence(std::move(key), Colon(), std::move(value)))));
   }
   // A rule of all properties, in their order, and of any number of `other` pairs after them.
-  size_t Tail(const std::vector<Property>& properties, std::optional<Expression> other,
-              const std::string& path) {
+  size_t Tail(const std::vector<Property>& properties, std::optional<Expression> other) {
     // The properties from index i on: `first` if none is before them, else `later`.
     Expression first = Text(""), later = Text("");
     if (other) {
-      const size_t pair = rules_.Add(std::move(*other), path);
+      const size_t pair = rules_.Add(std::move(*other));
       later = Repeat(Sequence(Comma(), Rule(pair)), 0);
       first = Optional(Sequence(Rule(pair), later));
     }
     for (size_t i = properties.size(); i-- > 0;) {
       const Property& property = properties[i];
-      const size_t after = rules_.Add(std::move(later), path);
-      const size_t pair = rules_.Add(property.pair, path);
+      const size_t after = rules_.Add(std::move(later));
+      const size_t pair = rules_.Add(property.pair);
       Expression begun = Sequence(Comma(), Rule(pair), Rule(after));
       Expression begins = Sequence(Rule(pair), Rule(after));
       if (!property.required) {
@@ -428,7 +459,7 @@ class Schemas {
       later = std::move(begun);
       first = std::move(begins);
     }
-    return rules_.Add(std::move(first), path);
+    return rules_.Add(std::move(first));
   }
   // The characters of a key that is not in `names`. Such keys have no escape sequences.
   Expression KeyExcept(const std::set<std::string>& names) {
@@ -445,6 +476,13 @@ class Schemas {
         const CodePoint c = *NextCodePoint(name, 0);
         after[c.value].insert(name.substr(c.bytes));
       }
+    }
+    size_t bytes = 0;
+    for (const std::string& name : names) bytes += name.size();
+    if (bytes > kMostNames) {
+      throw InputError("the schema has names of ", bytes,
+                       " bytes beside 'additionalProperties'; at most ", kMostNames,
+                       " are supported");
     }
     std::vector<CodeRange> excluded = {{0, 0x1f}, {'"', '"'}, {'\\', '\\'}, {0x7f, 0x9f}};
     std::vector<Expression> parts;
@@ -464,6 +502,7 @@ class Schemas {
   GrammarRules rules_;
   std::map<std::string, size_t> made_;                   // rules of schemas, by their places
   std::vector<std::pair<size_t, std::string>> pending_;  // those to be defined, and their places
+  size_t path_bytes_ = 0;                                // of made_
   size_t plain_ = 0, character_ = 0, string_ = 0, integer_ = 0, number_ = 0;
   size_t any_ = 0, any_object_ = 0, any_array_ = 0;
 };

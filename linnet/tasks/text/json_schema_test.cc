@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -54,6 +55,11 @@ TEST(JsonSchema, Types) {
   Check(R"({"const": "a\"b\n"})", {R"("a\"b\n")"}, {"\"a\""});
   Check(R"({"anyOf": [{"type": "integer"}, {"const": "x"}]})", {"5", "\"x\""}, {"\"y\"", "1.5"});
   Check(R"({"allOf": [{"type": "integer"}]})", {"5"}, {"\"x\""});
+  Check(R"({"type": "string", "enum": [1, "x", null]})", {"\"x\""}, {"1", "null"});
+  Check(R"({"type": ["integer", "null"], "enum": [1, 2.5, 3.0, null]})", {"1", "3.0", "null"},
+        {"2.5"});
+  Check(R"({"type": ["integer", "string"], "minimum": 5, "maxLength": 1})", {"5", "\"a\""},
+        {"4", "\"ab\""});
 }
 
 // Every integer from -1100 to 1100, for many limits.
@@ -72,6 +78,8 @@ TEST(JsonSchema, LimitsOfIntegersAreExact) {
   Check(R"({"type": "integer"})", {"0", "-1", "123456789012345"}, {"-0", "00", "1.0", "1e3"});
   Check(R"({"type": "integer", "minimum": 98})", {"98", "99", "100", "98765"}, {"97", "-98", "9"});
   Check(R"({"type": "integer", "exclusiveMaximum": -5})", {"-6", "-10"}, {"-5", "0", "6"});
+  Check(R"({"type": "integer", "minimum": -9007199254740991, "maximum": 1e300})",
+        {"0", "-999999999999999", "999999999999999"}, {"1000000000000000"});
   EXPECT_NE(SchemaFault(R"({"type": "integer", "minimum": 3, "maximum": 2})").find("no integer"),
             std::string::npos);
 }
@@ -122,7 +130,13 @@ TEST(JsonSchema, References) {
   EXPECT_NE(
       SchemaFault(R"({"$ref": "https://example.org/s"})").find("must be a place in this schema"),
       std::string::npos);
-  EXPECT_NE(SchemaFault(R"({"$ref": "#"})").find("begin with itself"), std::string::npos);
+  for (const char* endless :
+       {R"({"$ref": "#"})", R"({"properties": {"a": {"$ref": "#"}}, "required": ["a"]})",
+        R"({"properties": {"a": false}, "required": ["a"]})", "false"}) {
+    EXPECT_NE(SchemaFault(endless).find("has no text"), std::string::npos) << endless;
+  }
+  Check(R"({"properties": {"a": {"$ref": "#"}, "b": false}})", {"{}", R"({"a":{"a":{}}})"},
+        {R"({"b":1})"});
   // Long chains of references take no stack.
   json schema = {{"$ref", "#/$defs/0"}, {"$defs", json::object()}};
   for (int i = 0; i < 900; ++i) {
@@ -150,18 +164,55 @@ TEST(JsonSchema, UnsupportedKeywordsAreNamed) {
        {R"({"not": {}})", R"({"type": "number", "minimum": 1})", R"({"if": {}, "then": {}})",
         R"({"type": "array", "uniqueItems": true})", R"({"type": "object", "minProperties": 1})",
         R"({"anyOf": [{}], "type": "string"})", R"({"type": ["string"], "pattern": "x"})",
-        R"({"allOf": [{}, {}]})", R"({"const": 1, "minimum": 2})"}) {
+        R"({"allOf": [{}, {}]})", R"({"const": 1, "minimum": 2})",
+        R"({"type": ["number", "null"], "minimum": 0})",
+        R"({"type": ["integer", "number"], "minimum": 3})", R"({"type": "string", "items": {}})"}) {
     EXPECT_NE(SchemaFault(schema).find("not supported"), std::string::npos) << schema;
   }
-  for (const char* schema :
-       {"", "[]", "1", "{\"type\": 1}", R"({"type": "text"})", R"({"enum": []})", R"({"enum": 1})",
-        R"({"required": ["a"]})", R"({"required": "a"})", R"({"properties": []})",
-        R"({"type": "string", "minLength": 3, "maxLength": 2})",
-        R"({"type": "string", "minLength": -1})", R"({"minItems": 1.5})", R"({"anyOf": []})",
-        R"({"prefixItems": [{}, {}], "maxItems": 1})", R"({"type": "string", "format": 1})",
-        R"({"type": "integer", "minimum": "1"})", R"({"additionalProperties": 1})"}) {
+  for (const char* schema : {"",
+                             "[]",
+                             "1",
+                             "{\"type\": 1}",
+                             R"({"type": "text"})",
+                             R"({"enum": []})",
+                             R"({"enum": 1})",
+                             R"({"required": ["a"]})",
+                             R"({"required": "a"})",
+                             R"({"properties": []})",
+                             R"({"type": "string", "minLength": 3, "maxLength": 2})",
+                             R"({"type": "string", "minLength": -1})",
+                             R"({"minItems": 1.5})",
+                             R"({"anyOf": []})",
+                             R"({"prefixItems": [{}, {}], "maxItems": 1})",
+                             R"({"type": "string", "format": 1})",
+                             R"({"type": "integer", "minimum": "1"})",
+                             R"({"additionalProperties": 1})",
+                             R"({"type": []})",
+                             R"({"type": ["null", "null"]})",
+                             R"({"type": "text", "const": 1})",
+                             R"({"type": "string", "const": 1})",
+                             R"({"$ref": "#name"})",
+                             R"({"$ref": "#/%24defs/a"})",
+                             R"({"type": "integer", "exclusiveMinimum": true})",
+                             R"({"type": "integer", "minimum": 1e300})"}) {
     EXPECT_NE(SchemaFault(schema), "") << schema;
   }
+}
+
+// Schemas that clients send are compiled on the server's threads.
+TEST(JsonSchema, LargeSchemasAreRefusedSoon) {
+  const auto begin = std::chrono::steady_clock::now();
+  json many = json::object(), names = json::object(), types = json::array();
+  for (int i = 0; i < 1000; ++i) many[std::to_string(i)] = json::object();
+  const json deep = {{"properties", {{std::string(400'000, 'x'), {{"properties", many}}}}}};
+  EXPECT_NE(SchemaFault(deep.dump()).find("too large"), std::string::npos);
+  for (int i = 0; i < 200; ++i) names[std::to_string(i) + std::string(150, 'x')] = true;
+  EXPECT_NE(SchemaFault(json{{"properties", names}, {"additionalProperties", true}}.dump())
+                .find("at most 4000"),
+            std::string::npos);
+  for (int i = 0; i < 100'000; ++i) types.push_back("null");
+  EXPECT_NE(SchemaFault(json{{"type", types}}.dump()).find("twice"), std::string::npos);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
 }
 
 // The subset of JSON Schema that the next test uses.

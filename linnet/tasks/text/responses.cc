@@ -112,9 +112,9 @@ class ResponseForm : public AnswerForm {
     text_ = WithoutBlanksBefore(session.choices[0].text);
     return Dump(Final(session)) + "\n";
   }
-  std::string Failure(const std::string& why, bool event) override {
-    if (!event) return AnswerForm::Failure(why, event);
-    return Events({{"error", {{"code", "server_error"}, {"message", why}, {"param", nullptr}}}});
+  std::string Failure(const std::string& type, const std::string& why, bool event) override {
+    if (!event) return AnswerForm::Failure(type, why, event);
+    return Events({{"error", {{"code", type}, {"message", why}, {"param", nullptr}}}});
   }
 
  private:

@@ -67,8 +67,8 @@ std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary
 
 }  // namespace
 
-std::string AnswerForm::Failure(const std::string& why, bool event) {
-  const ordered_json error = {{"error", {{"message", why}, {"type", "server_error"}}}};
+std::string AnswerForm::Failure(const std::string& type, const std::string& why, bool event) {
+  const ordered_json error = {{"error", {{"message", why}, {"type", type}}}};
   return event ? Event("", error) : Dump(error);
 }
 
@@ -77,7 +77,13 @@ std::optional<int32_t> Session::Next(size_t i, std::span<const float> outputs) {
   if (choice.read) return {};
   std::string shown;
   const size_t before = choice.draft.tokens();
-  const auto token = choice.draft.Next(outputs, shown);
+  std::optional<int32_t> token;
+  try {
+    token = choice.draft.Next(outputs, shown);
+  } catch (const GrammarError&) {
+    refused_ = true;
+    throw;
+  }
   const bool drawn = choice.draft.tokens() > before;
   if (drawn) {
     account->Generated();
@@ -151,9 +157,9 @@ void Session::Show(size_t i, const std::string& shown) {
 void Session::Done() {
   room.reset();
   if (!why.empty()) {
-    *status = 500;
+    *status = refused_ ? 400 : 500;
     account->fault = why;
-    pipe->Push(form_->Failure(why, events));
+    pipe->Push(form_->Failure(refused_ ? "invalid_request_error" : "server_error", why, events));
   } else {
     pipe->Push(events ? form_->End(*this) : form_->Whole(*this));
   }

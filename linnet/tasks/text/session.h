@@ -55,8 +55,8 @@ class AnswerForm {
   virtual std::string End(Session& session) = 0;
   // The answer to a request without `stream`.
   virtual std::string Whole(Session& session) = 0;
-  // An error, in a stream or as the answer.
-  virtual std::string Failure(const std::string& why, bool event);
+  // An error, in a stream or as the answer. type: "server_error" or "invalid_request_error".
+  virtual std::string Failure(const std::string& type, const std::string& why, bool event);
 };
 
 // Engine threads use the choices, one thread per choice at a time (Work::next). The other members,
@@ -96,6 +96,7 @@ class Session {
 
   const std::unique_ptr<AnswerForm> form_;
   bool begun_ = false;
+  std::atomic<bool> refused_{false};  // the request's grammar stopped a text
 };
 
 // A message without the blanks before it: all models of chats write some.
