@@ -7,9 +7,9 @@
 namespace linnet::grammar {
 namespace {
 
-// A step of work takes some 10 ns. A text may take kFirstWork steps, and kMoreWork more for each
+// A step of work takes up to 100 ns. A text may take kFirstWork steps, and kMoreWork more for each
 // token; what is not used is kept, up to kFirstWork.
-constexpr size_t kFirstWork = 4 << 20, kMoreWork = 1 << 15;
+constexpr size_t kFirstWork = 1 << 20, kMoreWork = 1 << 13;
 // Beyond these numbers the grammar is too ambiguous, or places are forgotten after the token.
 constexpr size_t kMostPlaces = 20'000, kManyPlaces = 2000;
 constexpr size_t kMostReadings = 1 << 18, kManyReadings = 1 << 15;
