@@ -344,10 +344,9 @@ new ones without dropping a request. If LINNET_API_KEY is set in the environment
             "model; further requests get status 429",
             Between(1, 1e12));
   AddStateOptions(verb, *options);
-  verb->add_option(
-          "--chat", options->chat,
-          "Answer chats (POST /v1/chat/completions) of text models in this format: chatml, "
-          "plain, rwkv, or a JSON file (docs/http.md)")
+  verb->add_option("--chat", options->chat,
+                   "Answer chats (POST /v1/chat/completions, /v1/responses) of text models in this "
+                   "format: chatml, plain, rwkv, or a JSON file (docs/http.md)")
       ->type_name("FORMAT");
   AddOption(verb, "--max-candidates", server.limits.candidates, "N",
             "Largest 'candidates' (couplets) or 'n' (texts) that a request may have",

@@ -66,6 +66,9 @@ std::optional<Grammar> GrammarOf(const GenerateArguments& options) {
       throw InputError(path, ": ", error.what());
     }
   };
+  if (options.grammar && options.schema) {
+    throw InputError("generate: --grammar and --json-schema exclude each other; give one of them");
+  }
   if (options.grammar) return read(*options.grammar, Grammar::Parse);
   if (options.schema) return read(*options.schema, Grammar::OfJsonSchema);
   return {};
@@ -145,12 +148,10 @@ void AddGenerate(CLI::App& app) {
       ->type_name("TEXT")
       ->allow_extra_args(false)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  CLI::Option* grammar =
-      AddOption(verb, "--grammar", options->grammar, "FILE",
-                "Write only text that fits the grammar in this file (GBNF notation)");
+  AddOption(verb, "--grammar", options->grammar, "FILE",
+            "Write only text that fits the grammar in this file (GBNF notation)");
   AddOption(verb, "--json-schema", options->schema, "FILE",
-            "Write only JSON that the schema in this file accepts")
-      ->excludes(grammar);
+            "Write only JSON that the schema in this file accepts; not with --grammar");
   AddOption(
       verb, "--draft", options->draft, "MODEL",
       StrCat("Speculative decoding: a smaller model with the same vocabulary guesses tokens, "

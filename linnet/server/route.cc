@@ -47,8 +47,10 @@ HttpResponse ErrorResponse(int status, const std::string& message) {
   return response;
 }
 
-HttpResponse JsonResponse(const ordered_json& value) {
-  return {.type = kJson, .body = Dump(value) + "\n"};
+HttpResponse JsonResponse(const ordered_json& value) { return JsonTextResponse(Dump(value)); }
+
+HttpResponse JsonTextResponse(const std::string& json) {
+  return {.type = kJson, .body = json + "\n"};
 }
 
 }  // namespace linnet::server

@@ -29,6 +29,7 @@ std::string NameOf(const HttpRequest& request);
 // An error in the format of OpenAI's clients.
 HttpResponse ErrorResponse(int status, const std::string& message);
 HttpResponse JsonResponse(const nlohmann::ordered_json& value);
+HttpResponse JsonTextResponse(const std::string& json);
 
 }  // namespace linnet::server
 

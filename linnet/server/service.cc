@@ -62,10 +62,14 @@ Service::Service(std::vector<Served> models, StateKeeper* keeper, const ServerOp
     routes_[path].endpoint = endpoint.get();
     if (!endpoint->HasItems()) continue;
     Endpoint* const of = endpoint.get();
-    items_[path + "/"] = {
-        .get = [of](const HttpRequest& request) { return JsonResponse(of->Item(NameOf(request))); },
-        .remove =
-            [of](const HttpRequest& request) { return JsonResponse(of->Remove(NameOf(request))); }};
+    items_[path + "/"] = {.get =
+                              [of](const HttpRequest& request) {
+                                return JsonTextResponse(of->Item(NameOf(request)));
+                              },
+                          .remove =
+                              [of](const HttpRequest& request) {
+                                return JsonTextResponse(of->Remove(NameOf(request)));
+                              }};
   }
 }
 

@@ -76,11 +76,11 @@ int64_t Fields::Integer(const std::string& name, int64_t otherwise, int64_t low,
   return value.is_number_integer() ? value.get<int64_t>() : static_cast<int64_t>(number);
 }
 
-ordered_json Endpoint::Item(const std::string& name) {
+std::string Endpoint::Item(const std::string& name) {
   throw Refusal{404, StrCat("there is no ", Quote(name))};
 }
 
-ordered_json Endpoint::Remove(const std::string& name) { return Item(name); }
+std::string Endpoint::Remove(const std::string& name) { return Item(name); }
 
 const ServedModel& Choose(const std::vector<ServedModel>& models, const Fields& fields) {
   const std::string name = fields.Text("model", "");

@@ -166,9 +166,10 @@ class Endpoint {
   virtual Reply Answer(const nlohmann::ordered_json& request, std::shared_ptr<Account> account) = 0;
   // Whether the endpoint has items, such as /v1/responses/NAME, that clients can get and remove.
   virtual bool HasItems() const { return false; }
-  // An item, and the answer to its removal. Throws Refusal (404) if there is none of this name.
-  virtual nlohmann::ordered_json Item(const std::string& name);
-  virtual nlohmann::ordered_json Remove(const std::string& name);
+  // An item, and the answer to its removal, as JSON. Throws Refusal (404) if there is none of this
+  // name.
+  virtual std::string Item(const std::string& name);
+  virtual std::string Remove(const std::string& name);
 };
 
 // Typed access to the fields of a request. A missing or null field has the value `otherwise`.

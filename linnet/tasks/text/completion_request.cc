@@ -145,13 +145,14 @@ std::string ContentOf(const json& content) {
   if (!content.is_array()) throw InputError("a message's 'content' must be a string");
   std::string text;
   for (const json& part : content) {
-    const Fields fields(part, {"type", "text", "annotations", "logprobs"},
-                        "a part of a message's 'content'");
-    const std::string type = fields.Text("type", "");
+    const bool typed = part.is_object() && part.contains("type") && part["type"].is_string();
+    const std::string type = typed ? part["type"].get<std::string>() : "";
     if (type != "text" && type != "input_text" && type != "output_text") {
       throw InputError("a message has content of the type ", Quote(type),
                        "; only text is supported");
     }
+    const Fields fields(part, {"type", "text", "annotations", "logprobs"},
+                        "a part of a message's 'content'");
     text += fields.Text("text", "");
   }
   return text;
@@ -159,7 +160,8 @@ std::string ContentOf(const json& content) {
 
 std::vector<ChatMessage> MessagesOf(const json& list, const std::string& field) {
   if (!list.is_array() || list.empty()) {
-    throw InputError("'", field, "' must be a list of messages");
+    throw InputError("'", field, "' must be ", field == "input" ? "a string or " : "",
+                     "a list of messages");
   }
   std::vector<ChatMessage> messages;
   for (const json& one : list) {
@@ -169,7 +171,10 @@ std::vector<ChatMessage> MessagesOf(const json& list, const std::string& field) 
       throw InputError("'", field, "' has an item of the type ", Quote(message.Text("type", "")),
                        "; only messages are supported");
     }
-    messages.push_back({message.Text("role", ""), ContentOf(message.Value("content"))});
+    const std::string role = message.Text("role", "");
+    // "developer" is OpenAI's new name of "system".
+    messages.push_back(
+        {role == "developer" ? "system" : role, ContentOf(message.Value("content"))});
   }
   return messages;
 }
@@ -309,17 +314,37 @@ const std::vector<std::string>& ResponseFields() {
   return names;
 }
 
-ResponseRequest ParseResponse(const Fields& fields, const EndpointLimits& limits) {
-  for (const char* name : {"reasoning", "tool_choice"}) {
-    if (fields.Has(name) && fields.Value(name) != json("auto")) {
-      throw InputError("'", name, "' is not supported");
-    }
+namespace {
+
+// 'metadata': like OpenAI, at most 16 short strings, since a kept response repeats it.
+json MetadataOf(const Fields& fields) {
+  constexpr size_t kMost = 16, kLongest = 512;
+  if (!fields.Has("metadata")) return json::object();
+  const json& metadata = fields.Value("metadata");
+  const auto fits = [](const json& value) {
+    return value.is_string() && value.get_ref<const std::string&>().size() <= kLongest;
+  };
+  if (!metadata.is_object() || metadata.size() > kMost ||
+      !std::all_of(metadata.begin(), metadata.end(), fits)) {
+    throw InputError("'metadata' must be an object of at most ", kMost, " strings of at most ",
+                     kLongest, " bytes");
   }
-  for (const char* name : {"tools", "include"}) {
+  return metadata;
+}
+
+}  // namespace
+
+ResponseRequest ParseResponse(const Fields& fields, const EndpointLimits& limits) {
+  for (const char* name : {"reasoning", "tools", "include"}) {
     if (fields.Has(name) && !fields.Value(name).empty()) {
       throw InputError("'", name, "' is not supported");
     }
   }
+  const std::string tool = fields.Text("tool_choice", "auto");
+  if (tool != "auto" && tool != "none") throw InputError("'tool_choice' is not supported");
+  // These only check the types; the values are ignored.
+  fields.Flag("parallel_tool_calls", true);
+  for (const char* name : {"user", "service_tier"}) fields.Text(name, "");
   if (fields.Flag("background", false)) throw InputError("'background' is not supported");
   if (fields.Text("truncation", "disabled") != "disabled") {
     throw InputError("'truncation' other than disabled is not supported");
@@ -334,6 +359,7 @@ ResponseRequest ParseResponse(const Fields& fields, const EndpointLimits& limits
   json text = {{"format", {{"type", "text"}}}};
   if (fields.Has("text")) {
     const Fields about(fields.Value("text"), {"format", "verbosity"}, "'text'");
+    about.Text("verbosity", "");
     if (about.Has("format")) {
       text["format"] = about.Value("format");
       std::vector<std::string> names = kSchemaFields;
@@ -363,7 +389,7 @@ ResponseRequest ParseResponse(const Fields& fields, const EndpointLimits& limits
                       {"temperature", completion.options.choice.temperature},
                       {"top_p", completion.options.choice.top_p},
                       {"text", text},
-                      {"metadata", given("metadata", json::object())},
+                      {"metadata", MetadataOf(fields)},
                       {"tools", json::array()},
                       {"tool_choice", "auto"},
                       {"parallel_tool_calls", true},

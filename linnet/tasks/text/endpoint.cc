@@ -75,7 +75,7 @@ class ChoicesForm : public AnswerForm {
     ordered_json object = {{"index", i}};
     if (chat_) {
       Message& state = messages_[i];
-      if (!state.spoken) shown = WithoutBlanksBefore(shown);
+      if (!state.spoken) shown = MessageOf(session, shown);
       ordered_json message = {{"content", shown}};
       if (!event || !std::exchange(state.named, true)) message["role"] = "assistant";
       state.spoken = state.spoken || !shown.empty();

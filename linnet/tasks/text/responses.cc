@@ -21,9 +21,19 @@ namespace {
 
 using nlohmann::ordered_json;
 
+constexpr size_t kMostKept = size_t{64} << 20;            // bytes of all kept responses
+constexpr size_t kLongestConversation = size_t{1} << 20;  // bytes of all messages
+
+// The bytes of messages, with an estimate of what each takes besides its text.
+size_t BytesOf(const std::vector<ChatMessage>& messages) {
+  size_t bytes = 0;
+  for (const ChatMessage& message : messages) bytes += message.content.size() + sizeof(message);
+  return bytes;
+}
+
 // A response that is kept: its object, and the messages that the next one continues.
 struct Kept {
-  ordered_json object;
+  std::string object;                 // JSON
   std::vector<ChatMessage> messages;  // without instructions, which hold for one response only
 };
 
@@ -46,17 +56,16 @@ class Responses {
     if (const auto found = by_id_.find(id); found != by_id_.end()) Erase(found->second);
   }
   void Keep(const std::string& id, Kept kept) {
-    size_t bytes = 2 * Dump(kept.object).size();  // a JSON value takes more than its text
-    for (const ChatMessage& message : kept.messages) bytes += message.content.size() + 100;
+    const size_t bytes = kept.object.size() + BytesOf(kept.messages);
+    if (bytes > kMostKept) return;
     const std::lock_guard lock(mutex_);
     order_.push_front({id, bytes, std::make_shared<const Kept>(std::move(kept))});
     by_id_[id] = order_.begin();
     bytes_ += bytes;
-    while (bytes_ > kMostBytes && order_.size() > 1) Erase(std::prev(order_.end()));
+    while (bytes_ > kMostKept) Erase(std::prev(order_.end()));
   }
 
  private:
-  static constexpr size_t kMostBytes = size_t{64} << 20;
   struct One {
     std::string id;
     size_t bytes;
@@ -92,7 +101,7 @@ class ResponseForm : public AnswerForm {
                    {"response.content_part.added", InPart(session, {{"part", Part("")}})}});
   }
   std::string Piece(Session& session, size_t, const std::string& shown) override {
-    const std::string more = text_.empty() ? WithoutBlanksBefore(shown) : shown;
+    const std::string more = text_.empty() ? MessageOf(session, shown) : shown;
     text_ += more;
     if (more.empty()) return "";
     return Events({{"response.output_text.delta",
@@ -109,7 +118,7 @@ class ResponseForm : public AnswerForm {
          {"response." + status, {{"response", response}}}});
   }
   std::string Whole(Session& session) override {
-    text_ = WithoutBlanksBefore(session.choices[0].text);
+    text_ = MessageOf(session, session.choices[0].text);
     return Dump(Final(session)) + "\n";
   }
   std::string Failure(const std::string& type, const std::string& why, bool event) override {
@@ -161,12 +170,18 @@ class ResponseForm : public AnswerForm {
     object.update(settings_);
     return object;
   }
-  // The response after the text's end, which is kept.
+  // The response after the text's end. It is kept, unless time, the client or the last position
+  // ended it.
   ordered_json Final(Session& session) {
-    const bool complete = std::string_view(session.choices[0].reason) == "stop";
+    const Choice& choice = session.choices[0];
+    const bool complete = std::string_view(choice.reason) == "stop";
+    const bool interrupted = !complete && choice.draft.end() != TextEnd::kTokens;
     const std::string status = complete ? "completed" : "incomplete";
     ordered_json object = Object(session, status);
-    if (!complete) object["incomplete_details"] = {{"reason", "max_output_tokens"}};
+    if (!complete) {
+      object["incomplete_details"] = {
+          {"reason", interrupted ? "interrupted" : "max_output_tokens"}};
+    }
     object["output"].push_back(Message(session, status));
     const size_t read = session.account->prompt, written = session.written();
     object["usage"] = {{"input_tokens", read},
@@ -174,10 +189,10 @@ class ResponseForm : public AnswerForm {
                        {"output_tokens", written},
                        {"output_tokens_details", {{"reasoning_tokens", 0}}},
                        {"total_tokens", read + written}};
-    if (store_) {
+    if (store_ && !interrupted) {
       std::vector<ChatMessage> messages = std::move(messages_);
       messages.push_back({"assistant", text_});
-      store_->Keep(session.id, {object, std::move(messages)});
+      store_->Keep(session.id, {Dump(object), std::move(messages)});
     }
     return object;
   }
@@ -206,6 +221,10 @@ class ResponsesEndpoint : public Endpoint {
     std::vector<ChatMessage> messages;
     if (request.previous) messages = store_.Find(*request.previous)->messages;
     messages.insert(messages.end(), request.input.begin(), request.input.end());
+    if (BytesOf(messages) > kLongestConversation) {
+      throw InputError("the conversation has ", BytesOf(messages), " bytes; at most ",
+                       kLongestConversation, " are possible");
+    }
     std::vector<ChatMessage> all = messages;
     if (!request.instructions.empty()) all.insert(all.begin(), {"system", request.instructions});
     request.completion.prompts = {
@@ -218,10 +237,10 @@ class ResponsesEndpoint : public Endpoint {
                  std::move(account));
   }
   bool HasItems() const override { return true; }
-  ordered_json Item(const std::string& id) override { return store_.Find(id)->object; }
-  ordered_json Remove(const std::string& id) override {
+  std::string Item(const std::string& id) override { return store_.Find(id)->object; }
+  std::string Remove(const std::string& id) override {
     store_.Remove(id);
-    return {{"id", id}, {"object", "response"}, {"deleted", true}};
+    return Dump({{"id", id}, {"object", "response"}, {"deleted", true}});
   }
 
  private:

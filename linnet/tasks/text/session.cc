@@ -170,6 +170,7 @@ Reply Start(CompletionRequest request, const Vocabulary& vocabulary, const Serve
             std::unique_ptr<AnswerForm> form, const char* id, std::shared_ptr<Account> account) {
   auto session = std::make_shared<Session>(std::move(form));
   session->events = request.stream;
+  session->grammar = request.grammar.has_value();
   session->model = served.name;
   session->trained = static_cast<size_t>(served.worker->model().spec().input.max_length);
   session->created = std::chrono::duration_cast<std::chrono::seconds>(

@@ -82,6 +82,7 @@ class Session {
   size_t left = 0;              // number of choices in progress
   size_t trained = 0;           // number of positions in training
   bool events = false;          // the answer is a stream
+  bool grammar = false;         // the texts follow a grammar
   std::shared_ptr<std::atomic<int>> status = std::make_shared<std::atomic<int>>(200);
   std::string model, id, why;  // why: message of an exception; empty if there was none
   int64_t created = 0;
@@ -99,9 +100,10 @@ class Session {
   std::atomic<bool> refused_{false};  // the request's grammar stopped a text
 };
 
-// A message without the blanks before it: all models of chats write some.
-inline std::string WithoutBlanksBefore(const std::string& text) {
-  const size_t first = text.find_first_not_of(" \n");
+// The beginning of a message without the blanks that models of chats write before it. (A text that
+// follows a grammar stays as it is.)
+inline std::string MessageOf(const Session& session, const std::string& text) {
+  const size_t first = session.grammar ? 0 : text.find_first_not_of(" \n");
   return first == text.npos ? "" : text.substr(first);
 }
 
