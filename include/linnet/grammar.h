@@ -35,6 +35,18 @@ class LINNET_API GrammarError : public InputError {
   using InputError::InputError;
 };
 
+// Restricts the tokens of a text while it is drawn.
+class LINNET_API TokenRule {
+ public:
+  virtual ~TokenRule() = default;
+  // Sets the logits of all tokens that cannot follow to -infinity.
+  virtual void Mask(std::span<float> logits) = 0;
+  // Adds a token to the text.
+  virtual void Add(int32_t token) = 0;
+  // Whether nothing can follow.
+  virtual bool finished() const = 0;
+};
+
 // A set of texts. Immutable; copies share their data.
 class LINNET_API Grammar {
  public:
@@ -47,34 +59,39 @@ class LINNET_API Grammar {
   // All JSON objects.
   static Grammar OfJsonObjects();
 
+  // A GrammarMatcher.
+  std::unique_ptr<TokenRule> NewRule(const Vocabulary& vocabulary) const {
+    return new_rule_(*this, vocabulary);
+  }
+
  private:
   friend class GrammarMatcher;
-  explicit Grammar(std::shared_ptr<const grammar::Automaton> automaton)
-      : automaton_(std::move(automaton)) {}
+  explicit Grammar(std::shared_ptr<const grammar::Automaton> automaton);
 
   std::shared_ptr<const grammar::Automaton> automaton_;
+  // A pointer, so that a program that makes no grammar does not contain matchers.
+  std::unique_ptr<TokenRule> (*new_rule_)(const Grammar&, const Vocabulary&);
 };
 
 // The position of a text within a grammar.
-class LINNET_API GrammarMatcher {
+class LINNET_API GrammarMatcher : public TokenRule {
  public:
   // The vocabulary must outlive this object.
   GrammarMatcher(const Grammar& grammar, const Vocabulary& vocabulary);
   GrammarMatcher(GrammarMatcher&&) noexcept;
   GrammarMatcher& operator=(GrammarMatcher&&) noexcept;
-  ~GrammarMatcher();
+  ~GrammarMatcher() override;
 
-  // Sets the logits of all tokens that cannot follow to -infinity. The end token can follow if
-  // complete(). Throws InputError on fewer logits than tokens, and GrammarError if no token can
-  // follow (the vocabulary lacks a character that the grammar requires, or the text nests too
-  // deeply) or if the grammar is too ambiguous.
-  void Mask(std::span<float> logits);
-  // Adds a token to the text. Throws InputError if it cannot follow, or if it is the end token, and
-  // GrammarError if the grammar is too ambiguous.
-  void Add(int32_t token);
+  // The end token can follow if complete(). Throws InputError on fewer logits than tokens, and
+  // GrammarError if no token can follow (the vocabulary lacks a character that the grammar
+  // requires, or the text nests too deeply) or if the grammar is too ambiguous.
+  void Mask(std::span<float> logits) override;
+  // Throws InputError if the token cannot follow, or if it is the end token, and GrammarError if
+  // the grammar is too ambiguous.
+  void Add(int32_t token) override;
+  bool finished() const override;
 
   bool complete() const;  // the text is in the grammar
-  bool finished() const;  // and nothing can follow it
 
  private:
   struct Impl;

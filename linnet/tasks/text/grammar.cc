@@ -17,6 +17,12 @@
 namespace linnet {
 using grammar::Automaton;
 
+Grammar::Grammar(std::shared_ptr<const Automaton> automaton)
+    : automaton_(std::move(automaton)),
+      new_rule_([](const Grammar& grammar, const Vocabulary& vocabulary) {
+        return std::unique_ptr<TokenRule>(new GrammarMatcher(grammar, vocabulary));
+      }) {}
+
 Grammar Grammar::Parse(const std::string& text) {
   return Grammar(std::make_shared<const Automaton>(grammar::ParseGrammar(text)));
 }

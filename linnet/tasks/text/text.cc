@@ -95,7 +95,7 @@ TextDraft::TextDraft(const Vocabulary& vocabulary, const TextOptions& options)
       rng_(options.seed, options.stream),
       pieces_(options.stop) {
   Validate(options.choice);
-  if (options.grammar) matcher_.emplace(*options.grammar, vocabulary);
+  if (options.grammar) rule_ = options.grammar->NewRule(vocabulary);
 }
 
 std::optional<int32_t> TextDraft::Next(std::span<const float> outputs, std::string& shown) {
@@ -104,21 +104,21 @@ std::optional<int32_t> TextDraft::Next(std::span<const float> outputs, std::stri
     if (end != TextEnd::kStop) shown += pieces_.Finish();
     return {};
   };
-  if (matcher_ && matcher_->finished()) return finish(TextEnd::kGrammar);
+  if (rule_ && rule_->finished()) return finish(TextEnd::kGrammar);
   if (tokens_ == most_) return finish(TextEnd::kTokens);
   allowed_.assign(outputs.begin(), outputs.end());
   for (const int32_t token : vocabulary_->unwritten()) {
     allowed_[static_cast<size_t>(token)] = -INFINITY;
   }
-  if (matcher_) matcher_->Mask(allowed_);
+  if (rule_) rule_->Mask(allowed_);
   const int32_t token = Choose(allowed_, choice_, rng_);
   if (token == vocabulary_->end()) return finish(TextEnd::kEndToken);
   ++tokens_, last_ = token;
   shown += pieces_.Add(vocabulary_->Decode(token));
   if (pieces_.stopped()) return finish(TextEnd::kStop);
-  if (matcher_) {
-    matcher_->Add(token);
-    if (matcher_->finished()) return finish(TextEnd::kGrammar);
+  if (rule_) {
+    rule_->Add(token);
+    if (rule_->finished()) return finish(TextEnd::kGrammar);
   }
   if (tokens_ == most_) return finish(TextEnd::kTokens);
   return token;

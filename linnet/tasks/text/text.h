@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -62,7 +63,7 @@ class TextDraft {
   size_t most_, tokens_ = 0;  // most_: maximum of tokens_
   int32_t last_ = Vocabulary::kEnd;
   Philox rng_;
-  std::optional<GrammarMatcher> matcher_;  // if the options have a grammar
+  std::unique_ptr<TokenRule> rule_;  // null: any text
   TextPieces pieces_;
   std::vector<float> allowed_;  // the outputs, -infinity for tokens that are never drawn
   TextEnd end_ = TextEnd::kPositions;
