@@ -144,7 +144,10 @@ template <class T> T Made() { return T(); }
             "sampling.h": "uint64_t seed = 1, sequence = 0; std::vector<float> logits;",
             "rng.h": "uint64_t seed = 1, sequence_id = 0, k = 0;", "text.h": "linnet::Engine engine(linnet::Model::Open"
             "(\"\"));", "couplet.h": "linnet::Engine engine(linnet::Model::Open(\"\"));", "vocabulary.h":
-            "std::string corpus; linnet::ModelSpec spec;", "speech.h": "std::vector<float> samples;"}
+            "std::string corpus; linnet::ModelSpec spec;", "speech.h": "std::vector<float> samples;",
+            "grammar.h": "linnet::TextWriter& writer = *Made<linnet::TextWriter*>(); auto reader = [](std::string_view) "
+            "{ return true; }; const auto vocabulary = linnet::Vocabulary::Bytes(); std::vector<float> logits; "
+            "linnet::ChoiceOptions options; linnet::Philox rng(1);"}
         examples = self.examples_of_headers()
         self.assertGreater(len(examples), 10)
         source = self.dir / "examples.cc"

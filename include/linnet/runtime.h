@@ -12,6 +12,7 @@
 #include "linnet/couplet.h"
 #include "linnet/engine.h"
 #include "linnet/error.h"
+#include "linnet/grammar.h"
 #include "linnet/images.h"
 #include "linnet/model.h"
 #include "linnet/precision.h"
