@@ -435,7 +435,7 @@ export class Model {
     linnet.withCallback(receive, call => linnet.scope(at => {
       const bytes = new TextEncoder().encode(prompt);
       const stops = [stop].flat().map(one => at.string(one));
-      const options = at.options(20, linnet.c.linnet_text_options_init, [
+      const options = at.options(24, linnet.c.linnet_text_options_init, [
         [4, 'u32', maxTokens], [8, 'u32', at.sampling(sampling)], [12, 'u32', at.put(Uint32Array.from(stops))],
         [16, 'u32', stops.length],
       ]);
