@@ -112,7 +112,8 @@ TEST_F(Chats, FollowASchemaInTheOrderOfItsProperties) {
   httplib::Client client("127.0.0.1", server_.port());
   const auto result = client.Post("/v1/chat/completions", body, "application/json");
   ASSERT_TRUE(result && result->status == 200) << (result ? result->body : "no answer");
-  for (const json& choice : json::parse(result->body)["choices"]) {
+  const json answer = json::parse(result->body);
+  for (const json& choice : answer["choices"]) {
     const std::string text = choice["message"]["content"];
     EXPECT_TRUE(std::regex_match(text, std::regex(R"x(\{"b": ?[1-9][0-9]?, ?"a": ?"(x|yy)"\})x")))
         << text;
