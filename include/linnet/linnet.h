@@ -388,8 +388,8 @@ typedef struct linnet_grammar linnet_grammar;
 
 /* A grammar in GBNF notation. NULL if it is invalid. */
 LINNET_API linnet_grammar* linnet_grammar_new(const char* text, size_t bytes);
-/* The JSON values that a JSON schema accepts. NULL if the schema is invalid or has a keyword that is
- * not supported. */
+/* The JSON values that a JSON schema accepts. NULL if the schema is invalid or has a keyword that
+ * is not supported. */
 LINNET_API linnet_grammar* linnet_grammar_of_json_schema(const char* schema, size_t bytes);
 /* Its matchers remain valid. */
 LINNET_API void linnet_grammar_free(linnet_grammar* grammar);
@@ -401,8 +401,8 @@ typedef struct linnet_matcher linnet_matcher;
 LINNET_API linnet_matcher* linnet_matcher_new(const linnet_grammar* grammar,
                                               const linnet_model* model);
 LINNET_API void linnet_matcher_free(linnet_matcher* matcher);
-/* Sets the logits [count] of tokens that cannot follow to -infinity. The end token can follow if the
- * text is complete. LINNET_ERROR_INPUT: fewer logits than tokens, or no token can follow. */
+/* Sets the logits [count] of tokens that cannot follow to -infinity. The end token can follow if
+ * the text is complete. LINNET_ERROR_INPUT: fewer logits than tokens, or no token can follow. */
 LINNET_API int linnet_matcher_mask(linnet_matcher* matcher, float* logits, size_t count);
 /* Adds a token to the text. finished: receives 1 if nothing can follow, else 0; or NULL.
  * LINNET_ERROR_INPUT: the token cannot follow. */

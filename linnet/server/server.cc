@@ -18,7 +18,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "linnet/base/suggestion.h"
 #include "linnet/base/utf8.h"
 #include "linnet/error.h"
 #include "linnet/io/json.h"
@@ -26,7 +25,6 @@
 #include "linnet/server/metrics.h"
 #include "linnet/server/pages.h"
 #include "linnet/server/service.h"
-#include "linnet/tasks/task.h"
 
 namespace linnet::server {
 namespace {
