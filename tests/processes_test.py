@@ -133,7 +133,8 @@ class ProcessesTest(unittest.TestCase):
             self.assertEqual(tensors(whole / file), tensors(broken / file))
 
     def test_an_interrupt_writes_a_checkpoint(self):
-        process = self.start(*COPY, "--steps", 1000000, "--processes", 2, "--out", self.dir / "run")
+        process = self.start(*COPY, "--steps", 1000000, "--processes", 2, "--checkpoint-every", 1000000,
+                             "--checkpoint-minutes", 0.001, "--out", self.dir / "run")
         wait_until((self.dir / "run" / "model.safetensors").exists)
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=120)[1]

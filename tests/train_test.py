@@ -354,8 +354,8 @@ class TrainTest(unittest.TestCase):
 
     def test_one_run_a_folder(self):
         out = self.dir / "run"
-        process = subprocess.Popen([BIN / "linnet", "train", *COPY, "--steps", "1000000", "--log-every", "1",
-                                    "--checkpoint-every", "5", "--out", out], stderr=subprocess.DEVNULL)
+        process = subprocess.Popen([BIN / "linnet", "train", *COPY, "--steps", "1000000", "--checkpoint-every", "1000000",
+                                    "--checkpoint-minutes", "0.001", "--out", out], stderr=subprocess.DEVNULL)
         try:
             while not (out / "state.safetensors").exists():
                 self.assertIsNone(process.poll())

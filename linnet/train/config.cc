@@ -125,6 +125,7 @@ void Validate(const TrainConfig& config) {
   at_least("log_every", config.log_every, int64_t{1});
   at_least("validate_every", config.validate_every, int64_t{0});
   at_least("checkpoint_every", config.checkpoint_every, int64_t{1});
+  in_range("checkpoint_minutes", config.checkpoint_minutes, 0.0, 1e6);
   in_range("weight_decay", config.weight_decay, 0.0, 1e3);
   in_range("lr_drop_factor", config.lr_drop_factor, 0.0, 1.0);
   at_least("clip", config.clip, 0.0);

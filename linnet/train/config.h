@@ -126,6 +126,7 @@ struct TrainConfig {
   int64_t log_every = 10;
   int64_t validate_every = 1000;
   int64_t checkpoint_every = 500;
+  double checkpoint_minutes = 10;
 };
 
 // VisitFields() is the single list of a config's fields, for flags, files and help. It calls
@@ -357,6 +358,9 @@ void VisitRunFields(Config& c, const Visit& visit) {
   visit("log_every", "", "updates between records in metrics.jsonl", c.log_every);
   visit("validate_every", "", "updates between validations; 0: only at the end", c.validate_every);
   visit("checkpoint_every", "", "updates between checkpoints", c.checkpoint_every);
+  visit("checkpoint_minutes", "",
+        "write a checkpoint also if the last one is older than N minutes; 0: no limit",
+        c.checkpoint_minutes);
 }
 
 template <typename Config, typename Visit>

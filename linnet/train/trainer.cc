@@ -169,8 +169,9 @@ class Run {
       if ((config_.validate_every > 0 && Every(config_.validate_every)) || last) {
         Aside([&] { result.validation = ValidateAndLog(); });
       }
-      const bool stop = processes_.size() > 1 ? stop_ : StopAsked();
-      if (Every(config_.checkpoint_every) || last || stop) Aside([&] { Save(); });
+      const bool alone = processes_.size() == 1;
+      const bool stop = alone ? StopAsked() : stop_, due = alone ? SaveDue() : due_;
+      if (Every(config_.checkpoint_every) || due || last || stop) Aside([&] { Save(); });
       if (stop && !last) {
         result.interrupted = true;
         break;
@@ -183,6 +184,11 @@ class Run {
  private:
   bool Every(int64_t updates) const { return progress_.step % updates == 0; }
   bool StopAsked() const { return hooks_.stop && hooks_.stop(); }
+  // Whether the last checkpoint, or else the start, is longer ago than --checkpoint-minutes.
+  bool SaveDue() const {
+    const double most = 60 * config_.checkpoint_minutes;
+    return most > 0 && Now() - saved_at_ > most;
+  }
   void Log(const ordered_json& record) {
     if (log_) log_->Write(record);
   }
@@ -335,15 +341,18 @@ class Run {
   }
 
   // Adds up metrics and tokens over all processes. Sets stop_ if one of them has been asked to
-  // stop. Returns whether all losses were finite.
+  // stop, and due_ if the first finds that a checkpoint is due. Returns whether all losses were
+  // finite.
   bool SumOverProcesses(bool finite, StepLoss& total) {
     if (processes_.size() == 1) return finite;
     const torch::Tensor known = torch::tensor(
-        {finite ? 0.0 : 1.0, StopAsked() ? 1.0 : 0.0, static_cast<double>(total.tokens)},
+        {finite ? 0.0 : 1.0, StopAsked() ? 1.0 : 0.0, static_cast<double>(total.tokens),
+         processes_.first() && SaveDue() ? 1.0 : 0.0},
         torch::kFloat64);
     processes_.Sum({known});
     if (known[0].item<double>() > 0) return false;
     stop_ = known[1].item<double>() > 0;
+    due_ = known[3].item<double>() > 0;
     total.tokens = std::llround(known[2].item<double>());
     std::vector<torch::Tensor> values;
     for (auto& [name, value] : total.metrics) values.push_back(value);
@@ -555,6 +564,7 @@ class Run {
       throw RuntimeError(error.what(), LastCheckpoint());
     }
     saved_step_ = progress_.step;
+    saved_at_ = Now();
     if (processes_.first()) WriteConfig();
   }
 
@@ -608,7 +618,9 @@ class Run {
   int64_t steps_ = 0, saved_step_ = -1;
   bool done_ = false;  // resumed, and nothing is left to do
   bool stop_ = false;  // one of several processes has been asked to stop
-  double aside_ = 0;   // seconds in Aside()
+  bool due_ = false;   // the first of several processes finds a checkpoint due
+  double saved_at_ = Now();
+  double aside_ = 0;  // seconds in Aside()
   // The best validation since the start or the last resumption.
   double best_ = std::numeric_limits<double>::infinity();
   int64_t best_step_ = 0;
