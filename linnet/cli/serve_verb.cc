@@ -362,6 +362,10 @@ new ones without dropping a request. If LINNET_API_KEY is set in the environment
             "Maximum time per request, queue included", Between(0.01, 86400));
   AddOption(verb, "--grace", options->grace, "SECONDS",
             "Grace period for running requests at shutdown", Between(0, 86400));
+  verb->add_option("--traces", server.traces,
+                   "File to which a trace of each request is appended, as JSON lines of "
+                   "OpenTelemetry (OTLP)")
+      ->type_name("FILE");
   verb->add_flag("--quiet", options->quiet, "Do not log requests");
   AddPrecisionOption(verb, options->precision);
   AddThreadsOption(verb, options->batcher.threads);

@@ -42,6 +42,8 @@ struct LINNET_HIDDEN Scheduler::Impl {
   };
 
   void Admit();
+  // Calls admitted() of the request in this slot.
+  void Start(size_t slot);
   void ReadPrompts();
   // Length of the next piece of the prompt in this slot; 0: it is read, or there is none.
   size_t PieceOf(size_t slot) const;
@@ -183,10 +185,22 @@ void Scheduler::Impl::Admit() {
     }
     slots_[slot] = std::make_shared<Entry>(std::move(entry));
     ++running_;
-    if (slots_[slot]->request.prompt.empty()) {
+    Start(slot);
+    if (slots_[slot] && slots_[slot]->request.prompt.empty()) {
       const auto outputs = std::move(slots_[slot]->request.outputs);
       Deliver({&slot, 1}, *outputs);
     }
+  }
+}
+
+void Scheduler::Impl::Start(size_t slot) {
+  const std::shared_ptr<Entry> entry = slots_[slot];
+  if (!entry->request.admitted) return;
+  try {
+    entry->request.admitted();
+  } catch (...) {
+    if (!error_) error_ = std::current_exception();
+    if (slots_[slot] == entry) End(slot, {});
   }
 }
 

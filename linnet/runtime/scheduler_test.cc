@@ -318,6 +318,35 @@ TEST(Scheduler, CancelsRunningAndWaitingRequests) {
   EXPECT_EQ(seen[0].times, 3u);
 }
 
+TEST(Scheduler, ReportsWhenARequestIsAdmitted) {
+  const auto model = SmallModel();
+  Engine engine(model, {.threads = 1});
+  Scheduler scheduler(engine, {.sequences = 1});
+  Seen seen[3];
+  std::vector<size_t> admitted;
+  uint64_t second = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    Request request = Asking({1, 2}, 4, seen[i]);
+    request.admitted = [&, i] {
+      EXPECT_EQ(seen[i].times, 0u);
+      if (i > 0) EXPECT_TRUE(seen[i - 1].why) << "it waits for the one before";
+      admitted.push_back(i);
+      if (i == 1) EXPECT_TRUE(scheduler.Cancel(second));
+    };
+    const auto id = scheduler.Submit(std::move(request));
+    if (i == 1) second = *id;
+  }
+  scheduler.Run();
+  EXPECT_EQ(admitted, std::vector<size_t>({0}));
+  while (scheduler.Run()) {
+  }
+  EXPECT_EQ(admitted, std::vector<size_t>({0, 1, 2}));
+  EXPECT_EQ(seen[0].why, Finished::kEnded);
+  EXPECT_EQ(seen[1].why, Finished::kCancelled);
+  EXPECT_EQ(seen[1].times, 0u);
+  EXPECT_EQ(seen[2].times, 4u);
+}
+
 TEST(Scheduler, AnExceptionEndsOnlyItsRequest) {
   const auto model = SmallModel();
   Engine engine(model, {.threads = 1});
@@ -327,10 +356,15 @@ TEST(Scheduler, AnExceptionEndsOnlyItsRequest) {
   bad.next = [](std::span<const float>) -> std::optional<int32_t> {
     throw std::runtime_error("told so");
   };
+  Request early = Asking({1}, 5, odd);
+  early.admitted = [] { throw std::runtime_error("told so"); };
   Request outside = Asking({1}, 5, odd);
   outside.next = [](std::span<const float>) -> std::optional<int32_t> { return 11; };
   scheduler.Submit(std::move(bad));
   scheduler.Submit(Asking({1, 2, 3}, 5, good));
+  EXPECT_THROW(scheduler.Run(), std::runtime_error);
+  EXPECT_EQ(scheduler.running(), 1u);
+  scheduler.Submit(std::move(early));
   EXPECT_THROW(scheduler.Run(), std::runtime_error);
   EXPECT_EQ(scheduler.running(), 1u);
   scheduler.Submit(std::move(outside));

@@ -221,6 +221,7 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence,
       request.outputs = std::shared_ptr<const std::vector<float>>(from, &from->outputs);
     }
   }
+  if (sequence == 0) request.admitted = job->work.admitted;
   if (job->work.at_end) {
     request.at_end = [job, sequence](State state, std::span<const float> outputs) {
       Job::Sequence& one = job->sequences[sequence];

@@ -25,6 +25,7 @@
 #include "linnet/server/metrics.h"
 #include "linnet/server/pages.h"
 #include "linnet/server/service.h"
+#include "linnet/server/traces.h"
 
 namespace linnet::server {
 namespace {
@@ -90,6 +91,8 @@ struct Server::Impl : HttpHandler {
       : options(std::move(how)),
         states(options.states.folder.empty() ? nullptr
                                              : std::make_unique<StateStore>(options.states)),
+        traces(options.traces.empty() ? nullptr
+                                      : std::make_unique<TraceFile>(options.traces, options.log)),
         http(*this, options.http) {
     AddRoutes();
     services.push_back(MakeService(std::move(served)));
@@ -146,6 +149,7 @@ struct Server::Impl : HttpHandler {
 
   const ServerOptions options;
   std::unique_ptr<StateStore> states;  // null: none are kept
+  std::unique_ptr<TraceFile> traces;   // null: none are written
   Service::Routes others;              // that do not depend on the models
   Metrics metrics;
   const std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
@@ -382,10 +386,15 @@ void Server::Impl::Log(const HttpRequest& request, const Account* account, int s
   // Paths without a route share one label, so that clients cannot create metrics at will.
   const bool known = Use().service->IsKnown(request.path);
   metrics.Request(known ? request.path : "other", status, seconds, first);
+  const std::optional<TraceParent> parent = ParseTraceParent(request.Field("traceparent"));
+  if (traces && known && request.method == "POST" && (!parent || parent->sampled)) {
+    traces->Write(Trace(parent, request, account, status));
+  }
   if (!options.log) return;
   std::string line = StrCat(Now(), " ", request.remote, " ", Printable(Brief(request.method)), " ",
                             Printable(Brief(request.path)), " ", status, " ", Milliseconds(seconds),
                             ", id ", request.id);
+  if (parent) line += ", trace " + parent->trace;
   if (account && account->prompt > 0) {
     line += StrCat(", prompt ", account->prompt.load(), " (", account->known.load(), " known), ",
                    account->generated.load(), " tokens");

@@ -40,8 +40,8 @@ struct Snapshot {
   std::vector<float> outputs;  // may be empty: then only a prompt continues the sequence
 };
 
-// Several sequences that continue one prompt. ended() and at_end() are called on the thread of the
-// Worker. next() and begun() may be called on engine threads; next() may run for several sequences
+// Several sequences that continue one prompt. admitted(), ended() and at_end() are called on the
+// thread of the Worker. next() and begun() may be called on engine threads; next() may run for several sequences
 // at the same time. None of these functions may block, because all running sequences would wait.
 struct Work {
   std::vector<int32_t> prompt;  // may be empty if `from` has outputs
@@ -51,6 +51,9 @@ struct Work {
   // Called once for each sequence, as its last callback. With kFailed, `why` is the exception's
   // message.
   std::function<void(size_t sequence, Ended how, const std::string& why)> ended;
+  // Called once when the first sequence is about to run, after its time in the queue. The function
+  // may be empty.
+  std::function<void()> admitted = {};
   // Called once when the prompt has been read, before the first next(). `known`: number of tokens
   // at the prompt's beginning that the model did not read, because a saved state was reused. The
   // function may be empty.
@@ -136,14 +139,21 @@ struct Refusal {
 struct Account {
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   std::atomic<size_t> prompt{0}, known{0}, generated{0};
-  std::atomic<double> first{-1};  // seconds until the first token; negative: no token yet
+  // Seconds until the request began to run, and until its first and its last token so far;
+  // negative: none yet.
+  std::atomic<double> admitted{-1}, first{-1}, last{-1};
   std::string fault;  // why the answer failed; written before the answer ends, read after it
 
   double Seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
+  void Admitted() {
+    if (admitted < 0) admitted = Seconds();
+  }
   void Generated() {
-    if (generated++ == 0) first = Seconds();
+    const double now = Seconds();
+    if (generated++ == 0) first = now;
+    last = now;
   }
 };
 

@@ -96,6 +96,7 @@ class Couplets : public Endpoint {
     session->unknown = session->line->Unknown();
     Work work{.prompt = session->line->Prompt(), .sequences = count, .next = {}, .ended = {}};
     session->account->prompt = work.prompt.size();
+    work.admitted = [session] { session->account->Admitted(); };
     work.begun = [session](size_t known) {
       session->account->known = known;
       session->pipe->Begin();

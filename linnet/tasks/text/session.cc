@@ -39,6 +39,7 @@ std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary
     }
     session->account->prompt += prompt.size() - begin;
     Work work{.prompt = std::move(prompt), .sequences = request.n, .next = {}, .ended = {}};
+    work.admitted = [session] { session->account->Admitted(); };
     work.begun = [session, begin](size_t known) {
       session->account->known += known - std::min(known, begin);
       session->Begin();
