@@ -143,7 +143,8 @@ template <class T> T Made() { return T(); }
             "(\"\")); std::vector<int32_t> prompt; auto Draw = [](std::span<const float>) { return 1; };",
             "sampling.h": "uint64_t seed = 1, sequence = 0; std::vector<float> logits;",
             "rng.h": "uint64_t seed = 1, sequence_id = 0, k = 0;", "text.h": "linnet::Engine engine(linnet::Model::Open"
-            "(\"\"));", "couplet.h": "linnet::Engine engine(linnet::Model::Open(\"\"));", "vocabulary.h":
+            "(\"\"));", "history.h": "linnet::Engine engine(linnet::Model::Open(\"\")); std::vector<int32_t> prompt;",
+            "couplet.h": "linnet::Engine engine(linnet::Model::Open(\"\"));", "vocabulary.h":
             "std::string corpus; linnet::ModelSpec spec;", "speech.h": "std::vector<float> samples;",
             "grammar.h": "linnet::TextWriter& writer = *Made<linnet::TextWriter*>(); auto reader = [](std::string_view) "
             "{ return true; }; const auto vocabulary = linnet::Vocabulary::Bytes(); std::vector<float> logits; "

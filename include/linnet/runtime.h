@@ -13,6 +13,7 @@
 #include "linnet/engine.h"
 #include "linnet/error.h"
 #include "linnet/grammar.h"
+#include "linnet/history.h"
 #include "linnet/images.h"
 #include "linnet/model.h"
 #include "linnet/precision.h"

@@ -40,8 +40,9 @@ struct Request {
   // Returns the next token, or none to end the request. Called first with the head's outputs at
   // the prompt's last token, then with the outputs at each token that it has returned.
   std::function<std::optional<int32_t>(std::span<const float> outputs)> next;
-  // Called once, as the last callback; may be null. Not called if another callback throws, if next() returns a token outside the vocabulary, or if the scheduler is destroyed
-  // before the request ends.
+  // Called once, as the last callback; may be null. Not called if another callback throws, if
+  // next() returns a token outside the vocabulary, or if the scheduler is destroyed before the
+  // request ends.
   std::function<void(Finished)> finished;
   // Called when the request leaves the queue and gets a sequence; may be null.
   std::function<void()> admitted = {};
@@ -106,8 +107,8 @@ class LINNET_API Scheduler {
 
   // Runs one round: admits waiting requests, reads pieces of prompts, and steps each running
   // sequence by one token. Returns whether any request is left. If a callback other than
-  // finished() throws, the request ends without a call of finished(). At its end, Run() rethrows the first
-  // exception of the round's callbacks.
+  // finished() throws, the request ends without a call of finished(). At its end, Run() rethrows
+  // the first exception of the round's callbacks.
   bool Run();
 
   size_t running() const;

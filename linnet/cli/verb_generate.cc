@@ -158,8 +158,9 @@ void AddGenerate(CLI::App& app) {
              "and the model checks several at a time. With '",
              kRepeats,
              "' in place of MODEL, the guesses are the tokens that followed an earlier occurrence "
-             "of the last four tokens (prompt lookup). The text stays the same. Worth trying with "
-             "models larger than the CPU's caches; slower with small ones"));
+             "of the last four tokens (prompt lookup). The text stays the same. Faster with a "
+             "model larger than a core's own caches (megabytes), and with texts that repeat "
+             "themselves; slower with smaller models"));
   AddOption(verb, "--draft-tokens", options->how.guesses, "N",
             "Maximum number of tokens that --draft guesses at a time", Between(1, 64))
       ->needs("--draft");

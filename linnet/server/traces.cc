@@ -115,8 +115,8 @@ ordered_json Trace(const std::optional<TraceParent>& parent, const HttpRequest& 
   Spans spans(parent ? parent->trace : NewId(kTraceDigits), request);
   const double end =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - request.start).count();
-  const std::string whole = spans.Add(parent ? parent->span : "", "POST " + request.path, kServer,
-                                      0, end);
+  const std::string whole =
+      spans.Add(parent ? parent->span : "", "POST " + request.path, kServer, 0, end);
   ordered_json attributes = {
       Attribute("http.request.method", request.method),
       Attribute("url.path", request.path),
@@ -140,8 +140,7 @@ ordered_json Trace(const std::optional<TraceParent>& parent, const HttpRequest& 
   const ordered_json scope = {{"scope", {{"name", "linnet"}, {"version", LINNET_VERSION}}},
                               {"spans", spans.Take()}};
   const ordered_json resource = {
-      {"resource",
-       {{"attributes", ordered_json::array({Attribute("service.name", "linnet")})}}},
+      {"resource", {{"attributes", ordered_json::array({Attribute("service.name", "linnet")})}}},
       {"scopeSpans", ordered_json::array({scope})}};
   return {{"resourceSpans", ordered_json::array({resource})}};
 }
@@ -149,7 +148,7 @@ ordered_json Trace(const std::optional<TraceParent>& parent, const HttpRequest& 
 TraceFile::TraceFile(const std::string& path, Log log) : path_(path), log_(std::move(log)) {
   // Without O_NONBLOCK, opening a FIFO would wait for a reader.
   file_ = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
-  struct stat status{};
+  struct stat status {};
   if (file_ < 0 || fstat(file_, &status) != 0) {
     throw InputError(path, ": cannot be opened for writing: ", std::strerror(errno));
   }

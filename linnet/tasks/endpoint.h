@@ -41,8 +41,9 @@ struct Snapshot {
 };
 
 // Several sequences that continue one prompt. admitted(), ended() and at_end() are called on the
-// thread of the Worker. next() and begun() may be called on engine threads; next() may run for several sequences
-// at the same time. None of these functions may block, because all running sequences would wait.
+// thread of the Worker. next() and begun() may be called on engine threads; next() may run for
+// several sequences at the same time. None of these functions may block, because all running
+// sequences would wait.
 struct Work {
   std::vector<int32_t> prompt;  // may be empty if `from` has outputs
   size_t sequences = 1;
