@@ -379,7 +379,7 @@ ResponseRequest ParseResponse(const Fields& fields, const EndpointLimits& limits
     request.previous = fields.Text("previous_response_id", "");
   }
   request.store = fields.Flag("store", true);
-  const auto given = [&](const char* name, json otherwise) {
+  const auto given = [&](const char* name, const json& otherwise) {
     return fields.Has(name) ? fields.Value(name) : otherwise;
   };
   request.settings = {{"instructions", given("instructions", nullptr)},

@@ -7,12 +7,10 @@
 #include "linnet/base/utf8.h"
 #include "linnet/error.h"
 #include "linnet/io/json.h"
+#include "linnet/tasks/text/scanner.h"
 
 namespace linnet::grammar {
 namespace {
-
-constexpr int kDeepest = 64;             // maximum nesting of parentheses and of repetitions
-constexpr size_t kMostRepeats = 10'000;  // in x{N}
 
 bool IsNameCharacter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -21,13 +19,13 @@ bool IsNameCharacter(char c) {
 
 // A recursive-descent parser. Line breaks have no meaning: a rule ends where `name ::=` begins the
 // next one.
-class Parser {
+class Parser : Scanner {
  public:
-  explicit Parser(const std::string& text) : text_(text) {}
+  explicit Parser(const std::string& text) : Scanner(text) {}
 
   GrammarRules Parse() {
     Skip();
-    while (at_ < text_.size()) ParseRule();
+    while (!ended()) ParseRule();
     for (const auto& [name, rule] : rules_) {
       if (!rule.defined) {
         at_ = rule.first_use;
@@ -46,23 +44,14 @@ class Parser {
     bool defined;
   };
 
-  [[noreturn]] void Fail(const std::string& what) const {
-    const auto line =
-        1 + std::count(text_.begin(), text_.begin() + static_cast<ptrdiff_t>(at_), '\n');
+  [[noreturn]] void Fail(const std::string& what) const override {
+    const std::string_view before = text_.substr(0, at_);
+    const auto line = 1 + std::count(before.begin(), before.end(), '\n');
     throw InputError("the grammar, line ", line, ": ", what);
-  }
-  char Peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
-  bool Take(char c) {
-    if (at_ == text_.size() || text_[at_] != c) return false;
-    ++at_;
-    return true;
-  }
-  void Require(char c, const char* where) {
-    if (!Take(c)) Fail(StrCat("expected '", c, "' ", where));
   }
   // Skips blanks, line breaks and comments.
   void Skip() {
-    while (at_ < text_.size()) {
+    while (!ended()) {
       const char c = text_[at_];
       if (c == '#') {
         at_ = std::min(text_.find('\n', at_), text_.size());
@@ -76,13 +65,8 @@ class Parser {
   // Reads a name; "" if there is none.
   std::string Name() {
     const size_t begin = at_;
-    while (at_ < text_.size() && IsNameCharacter(text_[at_])) ++at_;
-    return text_.substr(begin, at_ - begin);
-  }
-  bool TakeDefinition() {
-    if (text_.compare(at_, 3, "::=") != 0) return false;
-    at_ += 3;
-    return true;
+    while (!ended() && IsNameCharacter(text_[at_])) ++at_;
+    return std::string(text_.substr(begin, at_ - begin));
   }
   Known& RuleOf(const std::string& name) {
     const auto [found, added] = rules_.try_emplace(name, Known{0, at_, false});
@@ -94,7 +78,7 @@ class Parser {
     const std::string name = Name();
     if (name.empty()) Fail("expected the name of a rule");
     Skip();
-    if (!TakeDefinition()) Fail("expected '::=' after " + Quote(name));
+    if (!Take("::=")) Fail("expected '::=' after " + Quote(name));
     Known& rule = RuleOf(name);
     if (rule.defined) Fail("the rule " + Quote(name) + " is defined twice");
     rule.defined = true;
@@ -123,7 +107,7 @@ class Parser {
     return parts.size() == 1 ? std::move(parts[0]) : SequenceOf(std::move(parts));
   }
   std::optional<Expression> ParseItem(int depth) {
-    if (at_ == text_.size() || Peek() == '|' || Peek() == ')') return {};
+    if (ended() || Peek() == '|' || Peek() == ')') return {};
     if (Take('"')) return ParseText();
     if (Take('[')) return ParseSet();
     if (Take('.')) return NotIn({});
@@ -148,34 +132,9 @@ class Parser {
   Expression ParseRepeats(Expression part) {
     for (int repeats = 0; repeats <= kDeepest; ++repeats) {
       Skip();
-      if (Take('*')) {
-        part = Repeat(std::move(part), 0);
-      } else if (Take('+')) {
-        part = Repeat(std::move(part), 1);
-      } else if (Take('?')) {
-        part = Optional(std::move(part));
-      } else if (Take('{')) {
-        const size_t least = Number();
-        size_t most = least;
-        if (Take(',')) most = Peek() == '}' ? Expression::kUnlimited : Number();
-        Require('}', "after the number of repetitions");
-        if (most < least) Fail(StrCat("{", least, ",", most, "} is empty"));
-        part = Repeat(std::move(part), least, most);
-      } else {
-        return part;
-      }
+      if (!TakeRepeat(part)) return part;
     }
     Fail("too many repetitions of one item");
-  }
-  size_t Number() {
-    size_t number = 0;
-    const size_t begin = at_;
-    while (Peek() >= '0' && Peek() <= '9' && number <= kMostRepeats) {
-      number = 10 * number + static_cast<size_t>(text_[at_++] - '0');
-    }
-    if (at_ == begin) Fail("expected a number");
-    if (number > kMostRepeats) Fail(StrCat("more than ", kMostRepeats, " repetitions"));
-    return number;
   }
   Expression ParseText() {
     std::string bytes;
@@ -199,14 +158,9 @@ class Parser {
   }
   // Reads a character or an escape sequence.
   char32_t Character() {
-    if (at_ == text_.size()) Fail("the text or the set of characters does not end");
-    if (!Take('\\')) {
-      const auto next = NextCodePoint(text_, at_);
-      if (!next) Fail("the grammar is not UTF-8");
-      at_ += next->bytes;
-      return next->value;
-    }
-    if (at_ == text_.size()) Fail("expected a character after '\\'");
+    if (ended()) Fail("the text or the set of characters does not end");
+    if (!Take('\\')) return Plain();
+    if (ended()) Fail("expected a character after '\\'");
     switch (const char c = text_[at_++]) {
       case 'n':
         return '\n';
@@ -229,30 +183,9 @@ class Parser {
         return Hex(8);
       default:
         --at_;
-        Fail("unknown escape sequence " + Quote(text_.substr(at_ - 1, 2)));
+        Fail("unknown escape sequence " + Quote(std::string(text_.substr(at_ - 1, 2))));
     }
   }
-  // A code point of `digits` hexadecimal digits.
-  char32_t Hex(int digits) {
-    uint64_t value = 0;
-    for (int i = 0; i < digits; ++i) {
-      const char c = Peek();
-      const auto letter = static_cast<char>(c | 0x20);  // lower case
-      if (c >= '0' && c <= '9') {
-        value = 16 * value + static_cast<uint64_t>(c - '0');
-      } else if (letter >= 'a' && letter <= 'f') {
-        value = 16 * value + static_cast<uint64_t>(letter - 'a' + 10);
-      } else {
-        Fail(StrCat("expected ", digits, " hexadecimal digits"));
-      }
-      ++at_;
-    }
-    if (value > 0x10ffff || (value >= 0xd800 && value <= 0xdfff)) Fail("not a character");
-    return static_cast<char32_t>(value);
-  }
-
-  const std::string& text_;
-  size_t at_ = 0;
   GrammarRules grammar_;
   std::map<std::string, Known> rules_;
 };

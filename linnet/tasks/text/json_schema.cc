@@ -11,6 +11,7 @@
 #include "linnet/error.h"
 #include "linnet/io/json.h"
 #include "linnet/tasks/text/digits.h"
+#include "linnet/tasks/text/pattern.h"
 
 namespace linnet::grammar {
 namespace {
@@ -250,7 +251,7 @@ class Schemas {
     static const std::map<std::string, std::set<std::string>> keys = {
         {"object", {"properties", "required", "additionalProperties"}},
         {"array", {"items", "prefixItems", "minItems", "maxItems"}},
-        {"string", {"minLength", "maxLength", "format"}},
+        {"string", {"minLength", "maxLength", "format", "pattern"}},
         {"integer", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}},
         {"number", {}},
         {"boolean", {}},
@@ -314,14 +315,22 @@ class Schemas {
   Expression String(const json& schema, const std::string& path) {
     const size_t least = Count(schema, path, "minLength", 0);
     const size_t most = Count(schema, path, "maxLength", Expression::kUnlimited);
+    const bool limited = schema.contains("minLength") || schema.contains("maxLength");
     if (most < least) Fail(path, "'maxLength' is smaller than 'minLength'");
+    if (schema.contains("pattern")) {
+      const json& pattern = schema["pattern"];
+      if (!pattern.is_string()) Fail(path, "'pattern' must be a string");
+      if (limited || schema.contains("format")) {
+        Fail(path, "a length or a 'format' beside 'pattern' is not supported");
+      }
+      return Quoted(StringsMatching(pattern.get<std::string>(), Rule(character_),
+                                    StrCat("the schema, ", Brief(path), ": ")));
+    }
     if (schema.contains("format")) {
       const json& name = schema["format"];
       if (!name.is_string()) Fail(path, "'format' must be a string");
       if (auto format = Format(name.get<std::string>())) {
-        if (schema.contains("minLength") || schema.contains("maxLength")) {
-          Fail(path, "a length of a 'format' is not supported");
-        }
+        if (limited) Fail(path, "a length of a 'format' is not supported");
         return Quoted(std::move(*format));
       }
     }
