@@ -79,6 +79,7 @@ std::vector<double> MedianSeconds(const std::vector<FunctionRef<void()>>& bodies
     }
   }
   std::vector<double> medians;
+  medians.reserve(timings.size());
   for (const Timing& timing : timings) medians.push_back(Median(timing.turns));
   return medians;
 }

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -270,6 +271,7 @@ void MeasureText(const ServeBenchOptions& options, const std::shared_ptr<const M
   measure("restarted", *start());
 
   std::vector<Record> records;
+  records.reserve(medians.size());
   for (const auto& [name, median] : medians) {
     records.push_back(
         {.name = StrCat("serve/first/", name),
@@ -303,9 +305,10 @@ class Load {
     const server::Batcher::Counts before = server_.counts();
     const Stopwatch watch;
     std::vector<std::thread> clients;
+    clients.reserve(static_cast<size_t>(options_.clients));
     for (int c = 0; c < options_.clients; ++c) clients.emplace_back([this] { RunClient(); });
     cli::WithProgress("seconds", [&](const auto& report) {
-      const auto all = static_cast<size_t>(options_.seconds + 0.5);
+      const auto all = static_cast<size_t>(std::llround(options_.seconds));
       while (watch.Seconds() < options_.seconds) {
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
         if (early == 0 && watch.Seconds() > options_.seconds / 4) early = Resident();

@@ -103,7 +103,7 @@ std::optional<json> Walk(const json& value, std::string_view path) {
 }
 
 bool Holds(const json& value) {
-  return !value.is_null() && value != false && value != 0 && value != "";
+  return !value.is_null() && value != false && value != 0 && value != json("");
 }
 
 // Calls the expression language's function `name`. `list`: its arguments, with lists flattened.

@@ -4,10 +4,12 @@
 //   History history(engine, engine.NewState(1), {.depth = 256});
 //   std::span<const float> outputs = history.Prefix(prompt);
 //   outputs = history.Step(7);
-//   outputs = history.Undo(1);  // the outputs and the state before Step(7), bit for bit
+//   outputs = history.Undo(1);  // the outputs before Step(7), bit for bit
 //
 // A recurrent state cannot be computed backwards. So this class keeps a copy of it every few
-// tokens. Undo() goes back to a copy and reads the remaining tokens again, in one pass.
+// tokens. Undo() goes back to a copy and reads the remaining tokens again, in one pass. The state
+// then continues with the bits of one that has never read the tokens taken back. With softmax
+// attention, each copy has the keys and values of all tokens before it.
 #ifndef LINNET_HISTORY_H_
 #define LINNET_HISTORY_H_
 
@@ -33,7 +35,7 @@ struct HistoryOptions {
 class LINNET_API History {
  public:
   // state: of one sequence; what it has read cannot be taken back. The engine must outlive this.
-  // Throws InputError if the state has several sequences or an option is 0.
+  // Throws InputError if the state has several sequences, or if an option is 0.
   History(Engine& engine, State state, const HistoryOptions& options = {});
 
   // Engine::Step() and Engine::Prefix(): read tokens, and return the outputs at the last one, valid
@@ -49,31 +51,34 @@ class LINNET_API History {
   size_t undoable() const;
 
   const State& state() const { return state_; }
+  size_t bytes() const;  // of the copies and of the tokens after the first one
 
  private:
-  struct Kept {
+  struct Copy {
     size_t at;  // number of tokens read before it
     State state;
   };
   // How a token was read: by Step(), as the first token of Prefix(), or as another one.
-  enum class By : uint8_t { kStep, kPrefix, kSamePrefix };
+  enum class ReadBy : uint8_t { kStep, kPrefix, kSamePrefix };
   struct Token {
     int32_t token;
-    By by;
+    ReadBy by;
   };
 
-  // Keeps a copy of the state if the last one is at least this many tokens old.
-  void Copy(size_t distance);
+  // Keeps a copy of the state if the last one is at least `distance` tokens old.
+  void Keep(size_t distance);
   // Drops the copies and tokens that are too old.
   void Forget();
+  // Returns to the state and the outputs after the first `target` tokens.
+  void Return(size_t target);
   // Reads the tokens [begin, end) again.
   void ReadAgain(size_t begin, size_t end);
 
   Engine& engine_;
-  const HistoryOptions options_;
+  const size_t depth_, every_;
   State state_;
   size_t read_ = 0;            // number of tokens, without those taken back
-  std::deque<Kept> copies_;    // in the order of `at`; the first one is never after read_
+  std::deque<Copy> copies_;    // in the order of `at`; the first one is never after read_
   std::vector<Token> tokens_;  // those after the first copy
   std::vector<float> outputs_;
 };

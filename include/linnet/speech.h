@@ -92,7 +92,7 @@ class LINNET_API PhoneStream {
  public:
   // Throws InputError for a model that is not causal, or that normalizes by utterance: the
   // utterance's statistics are known only at the end of the stream.
-  explicit PhoneStream(std::shared_ptr<const Model> model);
+  explicit PhoneStream(const std::shared_ptr<const Model>& model);
   ~PhoneStream();
 
   double delay_seconds() const;

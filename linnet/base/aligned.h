@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -24,6 +25,13 @@ inline constexpr size_t kCacheLine = 64;
 
 // The smallest multiple of `step` that is at least `n`.
 constexpr size_t RoundUp(size_t n, size_t step) { return (n + step - 1) / step * step; }
+
+// The first cache line that begins at or after this address, which is aligned for a float. Null
+// stays null.
+inline float* NextCacheLine(float* at) {
+  const size_t past = reinterpret_cast<uintptr_t>(at) % kCacheLine;
+  return past == 0 ? at : at + (kCacheLine - past) / sizeof(float);
+}
 
 // Bytes of a huge page. Arrays of at least 2 * kHugePage bytes request huge pages: a batch of
 // recurrent states would span thousands of 4 kB pages, and accesses to it would miss the TLB.

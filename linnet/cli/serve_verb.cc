@@ -243,10 +243,9 @@ void Run(const Options& options) {
   if (options.chat) {
     how.chat = std::make_shared<const ChatFormat>(ChatFormat::Of(*options.chat));
   }
-  if (!options.quiet) {
-    how.log = [](const std::string& line) { std::cerr << line + "\n"; };
-    how.states.log = how.log;
-  }
+  how.warn = [](const std::string& line) { std::cerr << line + "\n"; };
+  how.states.log = how.warn;
+  if (!options.quiet) how.log = how.warn;
   const std::string key = how.api_key.empty() ? "" : "; requests need the API key";
   const std::string host =
       how.http.host.find(':') != std::string::npos ? "[" + how.http.host + "]" : how.http.host;

@@ -42,7 +42,7 @@ std::string Shown(const ordered_json& value) {
 
 // Prints free-form JSON (the training record) as "name value" lines, without empty values.
 void PrintFields(const ordered_json& value, const std::string& name) {
-  if (value.is_null() || value == "") return;
+  if (value.is_null() || value == ordered_json("")) return;
   if (value.is_object()) {
     for (const auto& [key, field] : value.items()) {
       PrintFields(field, (name.empty() ? "" : name + ".") + Shown(key));

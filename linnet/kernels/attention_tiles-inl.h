@@ -170,9 +170,7 @@ struct AttentionRows {
 // null scratch, Take() returns null and only counts the floats.
 class SlotPieces {
  public:
-  explicit SlotPieces(float* scratch)
-      : begin_(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch) + 63) &
-                                        ~uintptr_t{63})) {}
+  explicit SlotPieces(float* scratch) : begin_(NextCacheLine(scratch)) {}
   template <typename T = float>
   T* Take(size_t n) {
     static_assert(sizeof(T) == sizeof(float));

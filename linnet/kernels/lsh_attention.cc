@@ -11,6 +11,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 
 #include "hwy/cache_control.h"
+#include "linnet/base/aligned.h"
 #include "linnet/kernels/lsh_attention-inl.h"
 
 #if HWY_ONCE
@@ -70,9 +71,7 @@ class Heads {
 // each round reads them again, in another order.
 class DenseRows {
  public:
-  explicit DenseRows(float* memory)
-      : next_(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(memory) + 63) &
-                                       ~uintptr_t{63})) {}
+  explicit DenseRows(float* memory) : next_(NextCacheLine(memory)) {}
 
   // Floats for the rows of q, v, grad_out, grad_q and grad_v. The forward needs less: q, v and out.
   static size_t Needed(const LshAttentionShape& shape) {

@@ -65,9 +65,7 @@ struct ScanLayout {
 // scratch, Take() returns null and only counts the floats.
 class ScanPieces {
  public:
-  explicit ScanPieces(float* scratch)
-      : begin_(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(scratch) + 63) &
-                                        ~uintptr_t{63})) {}
+  explicit ScanPieces(float* scratch) : begin_(NextCacheLine(scratch)) {}
   float* Take(size_t n) {
     const size_t at = taken_;
     taken_ += RoundUp(n, 16);

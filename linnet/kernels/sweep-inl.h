@@ -24,6 +24,7 @@
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "linnet/base/aligned.h"
 #include "linnet/kernels/bfloat16-inl.h"
 #include "linnet/kernels/causal_linear.h"
 #include "linnet/kernels/exp-inl.h"
@@ -296,8 +297,7 @@ HWY_INLINE void Clear(float* to, size_t n) { std::memset(to, 0, n * sizeof(float
 // pieces are aligned to 64 bytes.
 class Arena {
  public:
-  explicit Arena(float* at)
-      : at_(reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(at) + 63) & ~uintptr_t{63})) {}
+  explicit Arena(float* at) : at_(NextCacheLine(at)) {}
   float* Take(size_t n) {
     float* piece = at_;
     at_ += Padded(n);
@@ -342,7 +342,8 @@ class HeadRows {
   }
 
   void Prefetch(const Block& block, Ahead& ahead) const {
-    const ptrdiff_t floats = static_cast<ptrdiff_t>(sizeof(float) / sizeof(T));
+    constexpr ptrdiff_t kFloat = sizeof(float);
+    const ptrdiff_t floats = kFloat / static_cast<ptrdiff_t>(sizeof(T));
     ahead.Add({reinterpret_cast<const float*>(At(block.first)),
                (block.backwards ? -time_ : time_) / floats},
               (width_ + static_cast<size_t>(floats) - 1) / static_cast<size_t>(floats), Close());

@@ -498,14 +498,14 @@ json WriteSoftmax(const MixerSpec& mixer, const StackSpec& stack) {
 // Sets the stack's pattern: the shortest one whose repetition gives these mixers.
 void SetPattern(const std::vector<const MixerSpec*>& layers, StackSpec& stack) {
   const size_t count = layers.size();
-  size_t period = 1;
-  const auto repeats = [&] {
+  const auto repeats = [&](size_t period) {
     for (size_t i = period; i < count; ++i) {
       if (layers[i] != layers[i - period]) return false;
     }
     return count % period == 0;
   };
-  while (!repeats()) ++period;
+  size_t period = 1;
+  while (period < count && !repeats(period)) ++period;
   stack.pattern.clear();
   for (size_t i = 0; i < period; ++i) stack.pattern.push_back(*layers[i]);
   stack.repeat = static_cast<int>(count / period);
@@ -521,6 +521,7 @@ void ReadHybrid(Config& config, const MixerSpec& mixer, StackSpec& stack) {
   attn.Finish();
   if (softmax.empty()) return;
   std::vector<const MixerSpec*> layers;
+  layers.reserve(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) layers.push_back(softmax.count(i) > 0 ? &full : &mixer);
   SetPattern(layers, stack);
 }

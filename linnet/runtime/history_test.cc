@@ -95,6 +95,7 @@ void Compare(const std::shared_ptr<const Model>& model, const HistoryOptions& op
     outputs = history.Undo(taken);
     calls.Undo(taken);
     undoable -= std::min(undoable, taken);
+    EXPECT_TRUE(std::ranges::equal(history.Undo(0), outputs)) << where;
     ASSERT_NO_FATAL_FAILURE(calls.Expect(outputs, history.state(), where));
   }
 }
@@ -121,20 +122,52 @@ TEST(History, KeepsItsTokensWhenACallFails) {
   history.Prefix(tokens);
   calls.Prefix(tokens);
   tokens[190] = -1;
-  EXPECT_THROW(history.Prefix(tokens), InputError);
-  EXPECT_THROW(history.Prefix({}), InputError);
-  EXPECT_THROW(history.Step(-1), InputError);
-  EXPECT_EQ(history.undoable(), 200u);
-  history.Step(3);
-  calls.Step(3);
+  for (size_t i = 0; i < 3; ++i) {  // with and without a copy just before the failing call
+    EXPECT_THROW(history.Prefix(tokens), InputError);
+    EXPECT_THROW(history.Prefix({}), InputError);
+    EXPECT_THROW(history.Step(-1), InputError);
+    EXPECT_EQ(history.undoable(), 200u + i);
+    calls.Expect(history.Undo(0), history.state(), StrCat("after errors ", i));
+    history.Step(3);
+    calls.Step(3);
+  }
+  calls.Undo(2);
+  history.Undo(2);
   calls.Undo(20);
   calls.Expect(history.Undo(20), history.state(), "after errors");
   calls.Undo(181);
   calls.Expect(history.Undo(181), history.state(), "all");
   EXPECT_EQ(history.undoable(), 0u);
+  EXPECT_TRUE(history.Undo(0).empty());
+  EXPECT_TRUE(History(engine, engine.NewState(1)).Undo(0).empty());
   EXPECT_THROW(History(engine, engine.NewState(2)), InputError);
   EXPECT_THROW(History(engine, engine.NewState(1), {.depth = 0}), InputError);
   EXPECT_THROW(History(engine, engine.NewState(1), {.every = 0}), InputError);
+}
+
+// The memory is that of about depth / every states, however the tokens were read, and also for
+// prompts whose length is a multiple of the pieces'.
+TEST(History, KeepsFewStates) {
+  const auto model = RandomModel("text", "byte", 4000);
+  Engine engine(model, {.threads = 1});
+  const size_t state = engine.NewState(1).bytes();
+  for (const size_t length : {size_t{3200}, size_t{3201}, size_t{3231}}) {
+    History history(engine, engine.NewState(1), {.depth = 256});
+    history.Prefix(Tokens(length, 7));
+    EXPECT_EQ(history.undoable(), 256u);
+    EXPECT_LE(history.bytes(), (256 / 32 + 4) * state + 400 * sizeof(int64_t)) << length;
+  }
+  History steps(engine, engine.NewState(1), {.depth = 256}), prefixes(engine, engine.NewState(1));
+  for (int i = 0; i < 1000; ++i) steps.Step(7), prefixes.Prefix(Tokens(1, 7));
+  for (const History* history : {&steps, &prefixes}) {
+    EXPECT_LE(history->bytes(), (256 / 16 + 2) * state + 300 * sizeof(int64_t));
+  }
+  constexpr size_t kAll = SIZE_MAX;
+  History all(engine, engine.NewState(1), {.depth = kAll, .every = kAll});
+  all.Prefix(Tokens(300, 7));
+  all.Step(7);
+  EXPECT_EQ(all.undoable(), 301u);
+  EXPECT_EQ(all.Undo(300).size(), engine.output_size());
 }
 
 }  // namespace

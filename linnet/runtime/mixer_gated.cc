@@ -179,7 +179,7 @@ class GatedMixer : public RuntimeMixer {
 
   // Returns the rows of each head in turn. Heads that share rows get a copy each.
   AlignedBuffer<float> ForEachHead(std::span<const float> from) const {
-    const auto readers = static_cast<size_t>(form_.value_readers());
+    const auto readers = static_cast<size_t>(std::max(1, form_.value_readers()));
     AlignedBuffer<float> rows(from.size() * readers);
     const size_t size = rows.size() / heads_;
     for (size_t h = 0; h < heads_; ++h) {

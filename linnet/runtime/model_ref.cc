@@ -431,7 +431,7 @@ class ModelRef::Network {
     for (size_t i = 0; i < dims; ++i) {
       const double angle =
           static_cast<double>(t) /
-          std::pow(10000.0, static_cast<double>(i / 2 * 2) / static_cast<double>(dims));
+          std::pow(10000.0, static_cast<double>(i - i % 2) / static_cast<double>(dims));
       pe[i] = i % 2 == 0 ? std::sin(angle) : std::cos(angle);
     }
     if (dims > 0 && t < Size(spec_.input.max_length)) pe = RowOf("pos_embedding.pe", t, dims);

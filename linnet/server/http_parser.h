@@ -26,15 +26,15 @@ struct Fault {
   std::string message = {};
 };
 
-std::string_view View(beast::string_view text) { return {text.data(), text.size()}; }
+inline std::string_view View(beast::string_view text) { return {text.data(), text.size()}; }
 
 // Case-insensitive comparison, for the names of fields, schemes and codings.
-bool Same(std::string_view a, std::string_view b) {
+inline bool Same(std::string_view a, std::string_view b) {
   return beast::iequals({a.data(), a.size()}, {b.data(), b.size()});
 }
 
 // The path of a request's target, decoded. An incomplete or invalid escape stays as it is.
-std::string PathOf(std::string_view target) {
+inline std::string PathOf(std::string_view target) {
   constexpr std::string_view kScheme = "http://";
   if (Same(target.substr(0, kScheme.size()), kScheme)) {
     target.remove_prefix(std::min(target.find_first_of("/?#", kScheme.size()), target.size()));
@@ -130,7 +130,7 @@ class HeaderScan {
 // Checks a parsed header for faults that Beast accepts, such as two equal values of Content-Length
 // (in two fields or in a list) and unknown transfer codings. If a proxy and this server read such a
 // request differently, they disagree on where the next request begins (request smuggling).
-Fault FaultOf(const HttpRequest& request, int version) {
+inline Fault FaultOf(const HttpRequest& request, int version) {
   const auto count = [&](std::string_view name) {
     return std::count_if(request.fields.begin(), request.fields.end(),
                          [&](const auto& field) { return Same(field.first, name); });

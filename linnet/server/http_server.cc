@@ -118,7 +118,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Called by Request.
   bool Is(const Request& request) const { return current_.get() == &request; }
   void Answer(HttpResponse response);
-  void Stream(HttpResponse response, std::function<Exchange::Next(std::string&)> next);
+  void Stream(const HttpResponse& response, std::function<Exchange::Next(std::string&)> next);
   void Write();
 
  private:
@@ -188,7 +188,7 @@ class Request : public Exchange, public std::enable_shared_from_this<Request> {
   }
   void Stream(HttpResponse response, std::function<Next(std::string&)> next) override {
     Do([response = std::move(response), next = std::move(next)](Connection& connection) mutable {
-      connection.Stream(std::move(response), std::move(next));
+      connection.Stream(response, std::move(next));
     });
   }
   void Wake() override {
@@ -476,7 +476,8 @@ void Connection::Answer(HttpResponse response) {
   Write();
 }
 
-void Connection::Stream(HttpResponse response, std::function<Exchange::Next(std::string&)> next) {
+void Connection::Stream(const HttpResponse& response,
+                        std::function<Exchange::Next(std::string&)> next) {
   if (answering_) return;
   answering_ = true;
   WriteHead(response, {});

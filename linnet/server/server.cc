@@ -92,7 +92,7 @@ struct Server::Impl : HttpHandler {
         states(options.states.folder.empty() ? nullptr
                                              : std::make_unique<StateStore>(options.states)),
         traces(options.traces.empty() ? nullptr
-                                      : std::make_unique<TraceFile>(options.traces, options.log)),
+                                      : std::make_unique<TraceFile>(options.traces, options.warn)),
         http(*this, options.http) {
     AddRoutes();
     services.push_back(MakeService(std::move(served)));
@@ -341,6 +341,7 @@ void Server::Impl::Compute(Endpoint& endpoint, const std::shared_ptr<Exchange>& 
   if (!fault.empty()) throw InputError("the body ", fault);
   auto account = std::make_shared<Account>();
   account->start = request.start;
+  account->received = account->Seconds();
   const auto answer =
       std::make_shared<Answering>(exchange, account, endpoint.Answer(object, account));
   {
@@ -384,11 +385,14 @@ void Server::Impl::Log(const HttpRequest& request, const Account* account, int s
       std::chrono::duration<double>(std::chrono::steady_clock::now() - request.start).count();
   const double first = account ? account->first.load() : -1;
   // Paths without a route share one label, so that clients cannot create metrics at will.
-  const bool known = Use().service->IsKnown(request.path);
+  const Used used = Use();
+  const bool known = used.service->IsKnown(request.path);
   metrics.Request(known ? request.path : "other", status, seconds, first);
   const std::optional<TraceParent> parent = ParseTraceParent(request.Field("traceparent"));
-  if (traces && known && request.method == "POST" && (!parent || parent->sampled)) {
-    traces->Write(Trace(parent, request, account, status));
+  const Route* const route = traces ? used.service->Find(request.path) : nullptr;
+  if (route != nullptr && route->endpoint != nullptr && request.method == "POST" &&
+      HasKey(request) && (!parent || parent->sampled)) {
+    traces->Write(MakeTrace(parent, request, account, status));
   }
   if (!options.log) return;
   std::string line = StrCat(Now(), " ", request.remote, " ", Printable(Brief(request.method)), " ",

@@ -41,6 +41,8 @@ struct ServerOptions {
   std::function<bool(const Account& request)> expired = {};
   // Called with one log line per finished request, from any thread; may be empty.
   std::function<void(const std::string& line)> log = {};
+  // Called with faults that no answer reports, such as lost traces, from any thread; may be empty.
+  std::function<void(const std::string& line)> warn = {};
 };
 
 class Server {

@@ -79,7 +79,7 @@ class Spans {
 void AddParts(const Account& account, const std::string& parent, double end, Spans& spans) {
   const double admitted = account.admitted, first = account.first;
   const auto until = [end](double time) { return time < 0 ? end : time; };
-  spans.Add(parent, "queue", kInternal, 0, until(admitted));
+  spans.Add(parent, "queue", kInternal, account.received, until(admitted));
   if (admitted < 0) return;
   spans.Add(parent, "prompt", kInternal, admitted, until(first));
   if (first >= 0) spans.Add(parent, "generate", kInternal, first, account.last);
@@ -110,8 +110,8 @@ std::optional<TraceParent> ParseTraceParent(std::string_view field) {
   return TraceParent{std::string(trace), std::string(span), sampled};
 }
 
-ordered_json Trace(const std::optional<TraceParent>& parent, const HttpRequest& request,
-                   const Account* account, int status) {
+ordered_json MakeTrace(const std::optional<TraceParent>& parent, const HttpRequest& request,
+                       const Account* account, int status) {
   Spans spans(parent ? parent->trace : NewId(kTraceDigits), request);
   const double end =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - request.start).count();
@@ -131,11 +131,11 @@ ordered_json Trace(const std::optional<TraceParent>& parent, const HttpRequest& 
     AddParts(*account, whole, end, spans);
   }
   spans[0]["attributes"] = std::move(attributes);
-  if (status >= 500) {
+  // A stream has the status 200, also if it fails later.
+  const std::string fault = account == nullptr ? "" : account->fault;
+  if (status >= 500 || (status < 400 && !fault.empty())) {
     spans[0]["status"] = {{"code", kError}};
-    if (account != nullptr && !account->fault.empty()) {
-      spans[0]["status"]["message"] = account->fault;
-    }
+    if (!fault.empty()) spans[0]["status"]["message"] = fault;
   }
   const ordered_json scope = {{"scope", {{"name", "linnet"}, {"version", LINNET_VERSION}}},
                               {"spans", spans.Take()}};
@@ -145,7 +145,7 @@ ordered_json Trace(const std::optional<TraceParent>& parent, const HttpRequest& 
   return {{"resourceSpans", ordered_json::array({resource})}};
 }
 
-TraceFile::TraceFile(const std::string& path, Log log) : path_(path), log_(std::move(log)) {
+TraceFile::TraceFile(const std::string& path, Warn warn) : path_(path), warn_(std::move(warn)) {
   // Without O_NONBLOCK, opening a FIFO would wait for a reader.
   file_ = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
   struct stat status {};
@@ -164,14 +164,14 @@ void TraceFile::Write(const ordered_json& trace) {
   std::string fault;
   {
     const std::lock_guard lock(mutex_);
-    // After a failed write, the last line may lack its end.
-    const std::string line = failed_ ? "\n" + text : text;
+    const std::string line = broken_ ? "\n" + text : text;
     const ssize_t written = write(file_, line.data(), line.size());
     const bool fails = written != static_cast<ssize_t>(line.size());
     if (fails && !failed_) fault = written < 0 ? std::strerror(errno) : "no space is left";
     failed_ = fails;
+    if (written > 0) broken_ = fails;
   }
-  if (!fault.empty() && log_) log_(StrCat(path_, ": a trace is lost: ", fault));
+  if (!fault.empty() && warn_) warn_(StrCat(path_, ": a trace is lost: ", fault));
 }
 
 }  // namespace linnet::server

@@ -1,8 +1,8 @@
 // Traces of requests: one line of OpenTelemetry's JSON (OTLP) for each, in a file that the
 // otlpjsonfile receiver of its collector reads.
 //
-//   TraceFile traces("traces.jsonl", log);
-//   traces.Write(MakeTrace(TraceOf(request.Field("traceparent")), ...));
+//   TraceFile traces("traces.jsonl", warn);
+//   traces.Write(MakeTrace(ParseTraceParent(request.Field("traceparent")), request, account, 200));
 #ifndef LINNET_SERVER_TRACES_H_
 #define LINNET_SERVER_TRACES_H_
 
@@ -29,16 +29,16 @@ std::optional<TraceParent> ParseTraceParent(std::string_view field);
 
 // The spans of a request that has just ended: the whole request and, if it has an account, its time
 // in the queue, its prompt and its tokens. Without a parent, they are a trace of their own.
-nlohmann::ordered_json Trace(const std::optional<TraceParent>& parent, const HttpRequest& request,
-                             const Account* account, int status);
+nlohmann::ordered_json MakeTrace(const std::optional<TraceParent>& parent,
+                                 const HttpRequest& request, const Account* account, int status);
 
 class TraceFile {
  public:
-  using Log = std::function<void(const std::string& line)>;
+  using Warn = std::function<void(const std::string& line)>;
 
-  // Appends to the file. log: told of failed writes; may be empty. Throws InputError if the file
-  // cannot be opened for writing.
-  TraceFile(const std::string& path, Log log);
+  // Appends to the file. warn: called when writes begin to fail; may be empty. Throws InputError if
+  // the file cannot be opened for writing.
+  TraceFile(const std::string& path, Warn warn);
   ~TraceFile();
   TraceFile(const TraceFile&) = delete;
   TraceFile& operator=(const TraceFile&) = delete;
@@ -48,10 +48,11 @@ class TraceFile {
 
  private:
   const std::string path_;
-  const Log log_;
+  const Warn warn_;
   int file_ = -1;
   std::mutex mutex_;
-  bool failed_ = false;  // the last write failed, or wrote only a part
+  bool failed_ = false;  // the last write failed
+  bool broken_ = false;  // the file's last line lacks its end
 };
 
 }  // namespace linnet::server

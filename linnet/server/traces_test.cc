@@ -134,6 +134,48 @@ TEST_F(Traces, HaveThePartsOfARequest) {
   EXPECT_NE(log.find("trace " + kTrace), log.rfind("trace " + kTrace));
 }
 
+// A state that a client keeps has no generated tokens. Strangers cannot make the file grow.
+TEST_F(Traces, AreOfRequestsToModels) {
+  const std::string folder = path_ + ".states";
+  fs::create_directory(folder);
+  {
+    ServerOptions options{.api_key = "key", .states = {.folder = folder}, .traces = path_};
+    RunningServer running({.threads = 1, .sequences = 2}, options);
+    httplib::Client client("127.0.0.1", running.port());
+    client.set_read_timeout(600);
+    const std::string body = R"({"prompt": "abcdef"})";
+    EXPECT_EQ(client.Post("/v1/states", body, "application/json")->status, 401);
+    EXPECT_EQ(client.Post("/healthz", body, "application/json")->status, 405);
+    client.set_bearer_token_auth("key");
+    EXPECT_EQ(client.Post("/metrics", body, "application/json")->status, 405);
+    EXPECT_EQ(client.Post("/v1/states", body, "application/json")->status, 200);
+  }
+  fs::remove_all(folder);
+  const std::vector<json> lines = Lines();
+  ASSERT_EQ(lines.size(), 1u);
+  ASSERT_EQ(lines[0].size(), 3u);
+  EXPECT_EQ(lines[0][0]["name"], "POST /v1/states");
+  EXPECT_EQ(lines[0][1]["name"], "queue");
+  EXPECT_EQ(lines[0][2]["name"], "prompt");
+}
+
+TEST_F(Traces, NameFailures) {
+  const auto status = [](const std::string& fault, int code) {
+    Account account;
+    account.fault = fault;
+    HttpRequest request;
+    request.start = account.start;
+    const json trace = MakeTrace({}, request, &account, code);
+    const json& span = trace["resourceSpans"][0]["scopeSpans"][0]["spans"][0];
+    return span.contains("status") ? span["status"] : json();
+  };
+  EXPECT_EQ(status("", 200), json());
+  EXPECT_EQ(status("told so", 200), json({{"code", 2}, {"message", "told so"}}));  // a stream
+  EXPECT_EQ(status("told so", 400), json());
+  EXPECT_EQ(status("told so", 500), json({{"code", 2}, {"message", "told so"}}));
+  EXPECT_EQ(status("", 503), json({{"code", 2}}));
+}
+
 TEST_F(Traces, AppendToARegularFile) {
   EXPECT_THROW(TraceFile("/no/such/folder/traces", {}), InputError);
   EXPECT_THROW(TraceFile(fs::temp_directory_path().string(), {}), InputError);

@@ -22,7 +22,7 @@ struct DownloadableSet {
   std::string next;  // suggested next command; DIR stands for the data folder, without a final '/'
   // A folder in the downloaded tar archive; its files are unpacked next to the archive. Empty: the
   // downloaded files are used as they are.
-  std::string unpack = "";
+  std::string unpack = {};
   // A file in `unpack`, for archives without a known checksum: its checksum is verified before
   // unpacking.
   RemoteFile contains = {};

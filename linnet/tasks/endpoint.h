@@ -52,8 +52,8 @@ struct Work {
   // Called once for each sequence, as its last callback. With kFailed, `why` is the exception's
   // message.
   std::function<void(size_t sequence, Ended how, const std::string& why)> ended;
-  // Called once when the first sequence is about to run, after its time in the queue. The function
-  // may be empty.
+  // Called when the prompt's first sequence leaves the queue; not called if it is canceled there.
+  // The function may be empty.
   std::function<void()> admitted = {};
   // Called once when the prompt has been read, before the first next(). `known`: number of tokens
   // at the prompt's beginning that the model did not read, because a saved state was reused. The
@@ -143,7 +143,8 @@ struct Account {
   // Seconds until the request began to run, and until its first and its last token so far;
   // negative: none yet.
   std::atomic<double> admitted{-1}, first{-1}, last{-1};
-  std::string fault;  // why the answer failed; written before the answer ends, read after it
+  double received = 0;  // seconds until the body was read; written before the request is submitted
+  std::string fault;    // why the answer failed; written before the answer ends, read after it
 
   double Seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

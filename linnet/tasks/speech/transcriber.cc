@@ -298,14 +298,14 @@ struct LINNET_HIDDEN PhoneStream::Inside {
   std::vector<Phone> heard;  // phones not returned yet
 };
 
-PhoneStream::PhoneStream(std::shared_ptr<const Model> model) {
+PhoneStream::PhoneStream(const std::shared_ptr<const Model>& model) {
   const ModelSpec& spec = model->spec();
   if (spec.task == "speech" && spec.Causal() && spec.speech()->normalization != BandNorm::kCorpus) {
     throw InputError(model->path(),
                      ": it normalizes each utterance by its own statistics, which a stream does ",
                      "not know; train it with --normalize corpus");
   }
-  inside_ = std::make_unique<Inside>(std::move(model));
+  inside_ = std::make_unique<Inside>(model);
 }
 
 PhoneStream::~PhoneStream() = default;

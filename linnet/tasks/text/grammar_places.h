@@ -25,7 +25,7 @@ namespace linnet::grammar {
 // (-1: the stack is empty).
 struct Reading {
   int32_t state, frame;
-  auto operator<=>(const Reading&) const = default;
+  auto operator<=>(const Reading&) const = default;  // NOLINT(modernize-use-nullptr): not one
 };
 
 constexpr int32_t kNowhere = -1, kUnknown = -2;

@@ -181,6 +181,7 @@ class Schemas {
     }
     Allow(schema, path, keys);
     std::vector<Expression> parts;
+    parts.reserve(types.size());
     for (const std::string& type : types) parts.push_back(Typed(schema, path, type));
     return parts.size() == 1 ? std::move(parts[0]) : ChoiceOf(std::move(parts));
   }

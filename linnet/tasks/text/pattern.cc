@@ -22,10 +22,9 @@ constexpr char kOnlyAtTheEnds[] =
 std::optional<Ranges> ClassOf(char letter) {
   static const Ranges digits = {{'0', '9'}};
   static const Ranges word = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
-  static const Ranges space = {{'\t', '\r'},     {' ', ' '},       {0xa0, 0xa0},
-                               {0x1680, 0x1680}, {0x2000, 0x200a}, {0x2028, 0x2029},
-                               {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000},
-                               {0xfeff, 0xfeff}};
+  static const Ranges space = {
+      {'\t', '\r'},     {' ', ' '},       {0xa0, 0xa0},     {0x1680, 0x1680}, {0x2000, 0x200a},
+      {0x2028, 0x2029}, {0x202f, 0x202f}, {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
   switch (letter) {
     case 'd':
       return digits;
@@ -150,7 +149,9 @@ class PatternParser : Scanner {
     }
     return inverse ? NotIn(std::move(set)).ranges : set;
   }
-  static bool IsCharacter(const Ranges& set) { return set.size() == 1 && set[0].low == set[0].high; }
+  static bool IsCharacter(const Ranges& set) {
+    return set.size() == 1 && set[0].low == set[0].high;
+  }
   // A character, or a set such as "\d".
   Ranges ParseElement(bool in_set = false) {
     if (!Take('\\')) {
@@ -183,8 +184,8 @@ class PatternParser : Scanner {
     }
     if (Take('u')) return Hex(4);
     const char c = Peek();
-    if (static_cast<unsigned char>(c) >= 0x80 || (c >= '0' && c <= '9') ||
-        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
+    if (static_cast<unsigned char>(c) >= 0x80 || (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') ||
+        (c >= 'A' && c <= 'Z')) {
       Fail("the escape sequence " + Quote(std::string("\\") + c) + " is not supported");
     }
     ++at_;

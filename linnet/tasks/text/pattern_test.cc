@@ -22,7 +22,7 @@ std::string SchemaOf(const std::string& pattern) {
 }
 
 void CheckPattern(const std::string& pattern, const std::vector<std::string>& right,
-           const std::vector<std::string>& wrong) {
+                  const std::vector<std::string>& wrong) {
   SCOPED_TRACE(pattern);
   const Grammar grammar = Grammar::OfJsonSchema(SchemaOf(pattern));
   for (const std::string& text : right) EXPECT_TRUE(Accepts(grammar, "\"" + text + "\"")) << text;
@@ -34,7 +34,8 @@ std::string PatternFault(const std::string& pattern) {
 }
 
 TEST(Pattern, Examples) {
-  CheckPattern("^[A-Z]{2}-\\d{3,4}$", {"AB-123", "XY-0000"}, {"", "AB-12", "ab-123", "AB-12345", "AB_123"});
+  CheckPattern("^[A-Z]{2}-\\d{3,4}$", {"AB-123", "XY-0000"},
+               {"", "AB-12", "ab-123", "AB-12345", "AB_123"});
   CheckPattern("^(\\+\\d{1,3} )?(?:\\d{2} ?)+$", {"+49 12 34", "1234"}, {"+1234 12", "123"});
   CheckPattern("^(?<first>a|b)c*?$", {"a", "bccc"}, {"ab", "c"});
   CheckPattern("b", {"b", "abc", "\\u0041b\\\"", "海b"}, {"", "ac"});
@@ -97,9 +98,10 @@ TEST(Pattern, Faults) {
   EXPECT_EQ(PatternFault("^(a"),
             "the schema, #: the pattern, at byte 4: expected ')' at the end of a group");
   for (const char* pattern :
-       {"a)", "*a", "a**", "[a", "[b-a]", "[\\d-a]", "\\", "\\1", "\\k", "\\p{L}", "\\b", "(?=a)",
-        "(?!a)", "(?<=a)", "(?<!a)", "(?<n", "(?i)a", "a^b", "a$b", "(^a)", "(a$)", "a{2,1}",
-        "a{99999}", "a{", "]", "}", "\\u12", "\\ud83d", "\\u{110000}", "\\u{}", "\\cA"}) {
+       {"a)",    "*a",     "a**",   "[a",      "[b-a]",       "[\\d-a]", "\\",       "\\1",
+        "\\k",   "\\p{L}", "\\b",   "(?=a)",   "(?!a)",       "(?<=a)",  "(?<!a)",   "(?<n",
+        "(?i)a", "a^b",    "a$b",   "(^a)",    "(a$)",        "a{2,1}",  "a{99999}", "a{",
+        "]",     "}",      "\\u12", "\\ud83d", "\\u{110000}", "\\u{}",   "\\cA"}) {
     EXPECT_NE(PatternFault(pattern).find("the pattern, at byte "), std::string::npos)
         << pattern << " " << PatternFault(pattern);
   }

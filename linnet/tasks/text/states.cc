@@ -64,6 +64,7 @@ class States : public Endpoint {
     work.prompt = PromptsOf(fields, model, vocabulary, 1)[0];
     const size_t begin = work.from ? 0 : vocabulary.begin().size();
     account->prompt = work.prompt.size() - begin;
+    work.admitted = [account] { account->Admitted(); };
     work.begun = [session, account, begin](size_t known) {
       account->known = known - std::min(known, begin);
       session->pipe->Begin();
