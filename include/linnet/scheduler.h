@@ -44,7 +44,8 @@ struct Request {
   // next() returns a token outside the vocabulary, or if the scheduler is destroyed before the
   // request ends.
   std::function<void(Finished)> finished;
-  // Called when the request leaves the queue and gets a sequence; may be null, and may cancel.
+  // Called when the request leaves the queue and gets a sequence; may be null. It may call
+  // Cancel().
   std::function<void()> admitted = {};
   // State of one sequence, which the prompt continues; null: the prompt begins a sequence. Requests
   // may share a state: each copies it when it starts to run.

@@ -362,8 +362,8 @@ new ones without dropping a request. If LINNET_API_KEY is set in the environment
   AddOption(verb, "--grace", options->grace, "SECONDS",
             "Grace period for running requests at shutdown", Between(0, 86400));
   verb->add_option("--traces", server.traces,
-                   "File to which a trace of each request is appended, as JSON lines of "
-                   "OpenTelemetry (OTLP)")
+                   "File to which a trace of each request to a model is appended: JSON lines in "
+                   "OpenTelemetry's format (OTLP)")
       ->type_name("FILE");
   verb->add_flag("--quiet", options->quiet, "Do not log requests");
   AddPrecisionOption(verb, options->precision);

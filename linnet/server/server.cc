@@ -404,7 +404,8 @@ void Server::Impl::Log(const HttpRequest& request, const Account* account, int s
                    account->generated.load(), " tokens");
     if (first >= 0) line += ", first after " + Milliseconds(first);
   }
-  if (account && !account->fault.empty()) line += ": " + Printable(Brief(account->fault));
+  const std::string fault = account ? account->fault() : "";
+  if (!fault.empty()) line += ": " + Printable(Brief(fault));
   if (status == 499) line += ", the client left";
   options.log(line);
 }

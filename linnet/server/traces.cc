@@ -132,7 +132,7 @@ ordered_json MakeTrace(const std::optional<TraceParent>& parent, const HttpReque
   }
   spans[0]["attributes"] = std::move(attributes);
   // A stream has the status 200, also if it fails later.
-  const std::string fault = account == nullptr ? "" : account->fault;
+  const std::string fault = account == nullptr ? "" : account->fault();
   if (status >= 500 || (status < 400 && !fault.empty())) {
     spans[0]["status"] = {{"code", kError}};
     if (!fault.empty()) spans[0]["status"]["message"] = fault;
@@ -150,11 +150,12 @@ TraceFile::TraceFile(const std::string& path, Warn warn) : path_(path), warn_(st
   file_ = open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
   struct stat status {};
   if (file_ < 0 || fstat(file_, &status) != 0) {
-    throw InputError(path, ": cannot be opened for writing: ", std::strerror(errno));
+    throw InputError(path, ": cannot be opened for writing: ", std::strerror(errno),
+                     "; give another file");
   }
   if (!S_ISREG(status.st_mode)) {
     close(file_);
-    throw InputError(path, ": not a regular file");
+    throw InputError(path, ": not a regular file; give another one");
   }
 }
 TraceFile::~TraceFile() { close(file_); }

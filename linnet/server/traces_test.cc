@@ -163,7 +163,7 @@ TEST_F(Traces, AreOfRequestsToModels) {
 TEST_F(Traces, NameFailures) {
   const auto status = [](const std::string& fault, int code) {
     Account account;
-    account.fault = fault;
+    account.Failed(fault);
     HttpRequest request;
     request.start = account.start;
     const json trace = MakeTrace({}, request, &account, code);

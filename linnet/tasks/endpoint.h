@@ -8,6 +8,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -134,9 +135,9 @@ struct Refusal {
   std::string message;
 };
 
-// Statistics of a request for its log line and the metrics; written by the batcher's and the
-// engine's threads. `prompt` and `generated` count tokens; `known` counts the tokens of the prompt
-// whose state was reused.
+// Statistics of a request for its log line, its trace and the metrics; written by the batcher's and
+// the engine's threads, also while they are read, if the client has left. `prompt` and `generated`
+// count tokens; `known` counts the tokens of the prompt whose state was reused.
 struct Account {
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   std::atomic<size_t> prompt{0}, known{0}, generated{0};
@@ -144,7 +145,6 @@ struct Account {
   // negative: none yet.
   std::atomic<double> admitted{-1}, first{-1}, last{-1};
   double received = 0;  // seconds until the body was read; written before the request is submitted
-  std::string fault;    // why the answer failed; written before the answer ends, read after it
 
   double Seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -157,6 +157,19 @@ struct Account {
     if (generated++ == 0) first = now;
     last = now;
   }
+  // Why the answer failed; empty if it did not.
+  void Failed(std::string why) {
+    const std::lock_guard lock(mutex_);
+    fault_ = std::move(why);
+  }
+  std::string fault() const {
+    const std::lock_guard lock(mutex_);
+    return fault_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::string fault_;
 };
 
 // An answer in progress.

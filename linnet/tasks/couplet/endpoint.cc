@@ -53,7 +53,7 @@ struct Session {
       const std::string message =
           cancelled ? "the request exceeded its time limit or was canceled" : why;
       *status = cancelled ? 503 : 500;
-      if (!cancelled) account->fault = why;
+      if (!cancelled) account->Failed(why);
       const ordered_json error = {{"error", {{"message", message}, {"type", "incomplete"}}}};
       pipe->Push(events ? Event("error", error) : Dump(error));
     } else {

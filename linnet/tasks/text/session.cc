@@ -159,7 +159,7 @@ void Session::Done() {
   room.reset();
   if (!why.empty()) {
     *status = refused_ ? 400 : 500;
-    account->fault = why;
+    account->Failed(why);
     pipe->Push(form_->Failure(refused_ ? "invalid_request_error" : "server_error", why, events));
   } else {
     pipe->Push(events ? form_->End(*this) : form_->Whole(*this));

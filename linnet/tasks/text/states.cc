@@ -32,7 +32,7 @@ struct Session {
       pipe->Push(Dump(state) + "\n");
     } else {
       *status = 500;
-      account->fault = fault;
+      account->Failed(fault);
       const ordered_json error = {{"error", {{"message", fault}, {"type", "server_error"}}}};
       pipe->Push(Dump(error));
     }
