@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <iostream>
 #include <set>
-#include <span>
 #include <type_traits>
 
 #include "bench/causal_linear.h"
+#include "bench/gpu_seconds.h"
 #include "linnet/base/units.h"
 #include "linnet/error.h"
 #include "linnet/kernels/cuda/causal_linear.h"
@@ -163,22 +163,6 @@ class GpuCase {
   Buffer q_, k_, v_, grad_out_, out_, grad_q_, grad_k_, grad_v_;
   cuda::DeviceBuffer<float> kept_, scratch_;
 };
-
-// Returns the median seconds per call of each body. The bodies run in turns; round 0 is a warm-up.
-std::vector<double> GpuSeconds(std::span<const FunctionRef<void()>> bodies) {
-  constexpr size_t kRounds = 7;
-  std::vector<std::vector<double>> seconds(bodies.size());
-  for (size_t round = 0; round <= kRounds; ++round) {
-    for (size_t i = 0; i < bodies.size(); ++i) {
-      const double once = cuda::SecondsOf(bodies[i], nullptr, 1);
-      const int runs = std::clamp(static_cast<int>(0.02 / once), 3, 100);
-      if (round > 0) seconds[i].push_back(cuda::SecondsOf(bodies[i], nullptr, runs));
-    }
-  }
-  std::vector<double> median;
-  for (const auto& times : seconds) median.push_back(Median(times));
-  return median;
-}
 
 template <typename T>
 void Run(const CausalLinearBench& options) {

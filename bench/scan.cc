@@ -3,7 +3,6 @@
 // is the longer of two times: computing the multiply-adds at this machine's measured peak, and
 // reading the inputs and writing the outputs once.
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <iostream>
 #include <memory>
@@ -12,9 +11,7 @@
 
 #include "bench/bench.h"
 #include "bench/benchmarks.h"
-#include "bench/scan_policies.h"
-#include "linnet/base/aligned.h"
-#include "linnet/base/larger_error.h"
+#include "bench/scan.h"
 #include "linnet/base/peak_memory.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/base/units.h"
@@ -24,90 +21,56 @@
 #include "linnet/kernels/isa.h"
 #include "linnet/kernels/machine_peak.h"
 #include "linnet/kernels/scan.h"
-#include "linnet/kernels/scan_ref.h"
 #include "linnet/program/program.h"
 #include "linnet/rng.h"
 
 namespace linnet::bench {
 namespace {
 
-using kernels::ScanOptions;
 using kernels::ScanShape;
-using kernels::ScanWidths;
-using kernels::ScanWrite;
-using Buffer = AlignedBuffer<float>;
-
-struct ScanBenchOptions : BenchOptions {
-  size_t heads = 8, dim = 32, min_n = 512, max_n = 65536;
-  std::string layout = "head";
-  std::vector<std::string> policies;
-};
+using Buffer = ScanData::Buffer;
 
 // A problem for one policy, with all the tensors of a training step.
 class ScanCase {
  public:
-  ScanCase(const ScanBenchOptions& options, const ScanPolicy& policy, size_t length,
-           ThreadPool& pool)
-      : pool_(pool),
-        rows_(options.layout == "row"),
-        shape_{.batch = 1,
-               .length = length,
-               .heads = options.heads,
-               .dim = options.dim,
-               .value_dim = options.dim},
-        options_{.decay = policy.decay,
-                 .write = policy.write,
-                 .scale = 1 / std::sqrt(static_cast<float>(options.dim))},
-        widths_(options_, options.dim, options.dim) {
-    const size_t sizes[] = {options.dim,   options.dim,   options.dim,
-                            widths_.decay, widths_.erase, widths_.write};
-    for (size_t i = 0; i < 6; ++i) {
-      in_[i] = Buffer(shape_.heads * length * sizes[i]);
-      grad_[i] = Buffer(in_[i].size());
-      Philox rng(/*seed=*/length, /*stream=*/i);
-      for (float& x : in_[i]) x = 2 * rng.Uniform() - 1;
-    }
-    Prepare(policy);
-    out_ = Buffer(in_[2].size()), grad_out_ = Buffer(in_[2].size());
-    Philox rng(/*seed=*/length, /*stream=*/6);
-    for (float& x : grad_out_) x = 2 * rng.Uniform() - 1;
-    kept_ = Buffer(kernels::ScanKept(shape_, options_));
+  ScanCase(const ScanBench& options, const ScanPolicy& policy, size_t length, ThreadPool& pool)
+      : pool_(pool), data_(options, policy, length) {
+    for (size_t i = 0; i < 6; ++i) grad_[i] = Buffer(data_.in[i].size());
+    out_ = Buffer(data_.in[2].size());
+    kept_ = Buffer(kernels::ScanKept(data_.shape, data_.options));
     const size_t slots = static_cast<size_t>(pool.size());
-    forward_scratch_ = Buffer(kernels::ScanForwardScratch(shape_, options_) * slots);
-    backward_scratch_ = Buffer(kernels::ScanBackwardScratch(shape_, options_) * slots);
-    state_ = Buffer(shape_.heads * options.dim * options.dim);
-    step_scratch_ = Buffer(kernels::ScanStepScratch(shape_));
+    forward_scratch_ = Buffer(kernels::ScanForwardScratch(data_.shape, data_.options) * slots);
+    backward_scratch_ = Buffer(kernels::ScanBackwardScratch(data_.shape, data_.options) * slots);
+    state_ = Buffer(data_.shape.heads * data_.shape.dim * data_.shape.value_dim);
+    step_scratch_ = Buffer(kernels::ScanStepScratch(data_.shape));
   }
 
-  const ScanShape& shape() const { return shape_; }
-
   void Forward() {
-    kernels::ScanForward(shape_, options_,
-                         {.in = In(), .out = View(out_, shape_.value_dim), .kept = kept_.data()},
+    kernels::ScanForward(data_.shape, data_.options,
+                         {.in = In(), .out = Out(), .kept = kept_.data()},
                          {forward_scratch_.data(), static_cast<size_t>(pool_.size())},
                          [this](size_t count, RangeBody body) { pool_.For(count, body); });
   }
   void Backward() {
-    kernels::ScanBackward(shape_, options_,
-                          {.in = In(),
-                           .out = View<const float>(out_, shape_.value_dim),
-                           .grad_out = View<const float>(grad_out_, shape_.value_dim),
-                           .kept = kept_.data(),
-                           .grad = Tensors<float>(grad_)},
-                          {backward_scratch_.data(), static_cast<size_t>(pool_.size())},
-                          [this](size_t count, RangeBody body) { pool_.For(count, body); });
+    kernels::ScanBackward(
+        data_.shape, data_.options,
+        {.in = In(),
+         .out = data_.View<const float>(out_.data(), data_.shape.value_dim),
+         .grad_out = data_.View<const float>(data_.grad_out.data(), data_.shape.value_dim),
+         .kept = kept_.data(),
+         .grad = data_.Tensors<float>([&](size_t i) { return grad_[i].data(); })},
+        {backward_scratch_.data(), static_cast<size_t>(pool_.size())},
+        [this](size_t count, RangeBody body) { pool_.For(count, body); });
   }
   // Runs all positions one by one, on one thread.
   void Steps() {
     std::fill(state_.begin(), state_.end(), 0.0f);
-    kernels::ScanStepArgs args{.in = In(),
-                               .out = View(out_, shape_.value_dim),
-                               .s = state_.data(),
-                               .scratch = step_scratch_.data()};
-    ScanShape one = shape_;
+    kernels::ScanStepArgs args{
+        .in = In(), .out = Out(), .s = state_.data(), .scratch = step_scratch_.data()};
+    ScanShape one = data_.shape;
     one.length = 1;
-    for (size_t t = 0; t < shape_.length; ++t) {
-      kernels::ScanStep(one, options_, args);
+    for (size_t t = 0; t < data_.shape.length; ++t) {
+      kernels::ScanStep(one, data_.options, args);
       const auto next = [](auto& x) { x.data += x.time; };
       next(args.in.q), next(args.in.k), next(args.in.v), next(args.out);
       next(args.in.decay), next(args.in.erase), next(args.in.write);
@@ -116,90 +79,32 @@ class ScanCase {
   // Reads the inputs and writes the outputs of the forward pass (with `backward`, of both passes)
   // once. With `past_caches`, the stores bypass the caches.
   void Stream(bool backward, bool past_caches) {
-    for (const Buffer& x : in_) ReadAll(x);
+    for (const Buffer& x : data_.in) ReadAll(x);
     WriteAll(out_, past_caches);
     if (!backward) return;
-    ReadAll(grad_out_);
+    ReadAll(data_.grad_out);
     for (Buffer& x : grad_) WriteAll(x, past_caches);
   }
 
-  // With `steps`, runs Steps(), otherwise Forward() and Backward(). Compares the first kMostRows
-  // outputs of the last head with the reference. Without `steps`, also compares the gradients if
-  // the sequence has at most kMostGradients positions. Throws RuntimeError if results differ.
-  void Check(const ScanPolicy& policy, bool steps) {
-    constexpr size_t kMostRows = 4096, kMostGradients = 512;
+  // With `steps`, runs Steps(), otherwise Forward() and Backward(). Throws RuntimeError if the
+  // results differ from the reference.
+  void Check(bool steps) {
     if (steps) {
       Steps();
     } else {
       Forward();
       Backward();
     }
-    const size_t length = std::min(shape_.length, kMostRows), dim = shape_.dim;
-    kernels::ScanSequence x{.length = length, .dim = dim, .value_dim = dim, .options = options_};
-    std::vector<double>* const to[] = {&x.q, &x.k, &x.v, &x.decay, &x.erase, &x.write};
-    for (size_t i = 0; i < 6; ++i) *to[i] = Head(in_[i], length);
-    const kernels::ScanRef twin(x);
-    double worst = Error(Head(out_, length), twin.out());
-    if (!steps && shape_.length <= kMostGradients) {
-      const kernels::ScanSequence grad = twin.Gradients(Head(grad_out_, length));
-      const std::vector<double>* const want[] = {&grad.q,     &grad.k,     &grad.v,
-                                                 &grad.decay, &grad.erase, &grad.write};
-      for (size_t i = 0; i < 6; ++i) {
-        const double error = Error(Head(grad_[i], length), *want[i]);
-        worst = LargerError(worst, error);
-      }
-    }
-    if (!(worst <= 1e-4)) {
-      throw RuntimeError("bench scan: at N = ", shape_.length, " ", policy.name,
-                         steps ? " in steps" : "", " differs from its reference by ", worst,
-                         " (allowed: 1e-4); not timed");
-    }
+    const float* grad[6];
+    for (size_t i = 0; i < 6; ++i) grad[i] = grad_[i].data();
+    data_.Check(data_.shape.heads - 1, out_.data(), steps ? nullptr : grad);
   }
 
  private:
-  // Turns the random numbers in (-1, 1) of in_ (q, k, v, decay, erase, write) into valid inputs:
-  // negative log-decays, erase and write strengths in (0, 1), and keys of norm 1.
-  void Prepare(const ScanPolicy& policy) {
-    for (float& g : in_[3]) g = -0.05f * (1 + g);  // mean -0.05, as for trained gates
-    if (policy.write == ScanWrite::kAdd) return;
-    Normalize(in_[1]);
-    if (policy.write != ScanWrite::kRwkv7) {
-      for (size_t i : {4, 5}) {
-        for (float& x : in_[i]) x = 0.5f * (1 + x);
-      }
-      return;
-    }
-    Normalize(in_[5]);
-    // In RWKV-7, erase is a = -kk and write is b = kk * eta, where kk is a key of norm 1.
-    for (size_t i = 0; i < in_[4].size(); ++i) {
-      const float eta = 0.5f * (1 + in_[4][i]);
-      in_[4][i] = -in_[5][i], in_[5][i] *= eta;
-    }
+  kernels::ScanTensors<const float> In() const {
+    return data_.Tensors<const float>([&](size_t i) { return data_.in[i].data(); });
   }
-  void Normalize(Buffer& rows) const {
-    for (float* row = rows.begin(); row < rows.end(); row += shape_.dim) {
-      float sum = 1e-6f;
-      for (size_t d = 0; d < shape_.dim; ++d) sum += row[d] * row[d];
-      for (size_t d = 0; d < shape_.dim; ++d) row[d] /= std::sqrt(sum);
-    }
-  }
-
-  template <typename T, class B>
-  kernels::Strided<T> View(B& x, size_t width) const {
-    if (x.size() == 0) return {};
-    return rows_ ? kernels::RowMajor<T>(x.data(), shape_.length, shape_.heads, width)
-                 : kernels::HeadMajor<T>(x.data(), shape_.length, shape_.heads, width);
-  }
-  kernels::Strided<float> View(Buffer& x, size_t width) const {
-    return View<float, Buffer>(x, width);
-  }
-  template <typename T, class Buffers>
-  kernels::ScanTensors<T> Tensors(Buffers& x) const {
-    return {View<T>(x[0], shape_.dim),    View<T>(x[1], shape_.dim),
-            View<T>(x[2], shape_.dim),    View<T>(x[3], widths_.decay),
-            View<T>(x[4], widths_.erase), View<T>(x[5], widths_.write)};
-  }
-  kernels::ScanTensors<const float> In() const { return Tensors<const float>(in_); }
+  kernels::Strided<float> Out() { return data_.View<float>(out_.data(), data_.shape.value_dim); }
   void ReadAll(const Buffer& x) {
     pool_.For(x.size(), [&](size_t begin, size_t end) {
       kernels::ReadFloats(x.data() + begin, end - begin);
@@ -210,36 +115,17 @@ class ScanCase {
       kernels::WriteFloats(x.data() + begin, end - begin, past_caches);
     });
   }
-  // The first `length` rows of the last head, row-major.
-  std::vector<double> Head(const Buffer& x, size_t length) const {
-    std::vector<double> values;
-    const size_t width = x.size() / (shape_.heads * shape_.length);
-    const auto view = View<const float>(x, width);
-    for (size_t t = 0; t < length && width > 0; ++t) {
-      const float* row = view.At(0, t, shape_.heads - 1);
-      values.insert(values.end(), row, row + width);
-    }
-    return values;
-  }
-  static double Error(const std::vector<double>& got, const std::vector<double>& want) {
-    RelativeError error;
-    for (size_t i = 0; i < want.size(); ++i) error.Add(got[i], want[i]);
-    return want.empty() ? 0 : error.value();
-  }
 
   ThreadPool& pool_;
-  const bool rows_;  // layout (N, H, D); otherwise (H, N, D)
-  const ScanShape shape_;
-  const ScanOptions options_;
-  const ScanWidths widths_;
-  Buffer in_[6], grad_[6];  // q, k, v, decay, erase, write
-  Buffer out_, grad_out_, kept_, forward_scratch_, backward_scratch_, state_, step_scratch_;
+  const ScanData data_;
+  Buffer grad_[6];  // of data_.in
+  Buffer out_, kept_, forward_scratch_, backward_scratch_, state_, step_scratch_;
 };
 
 // Causal linear attention of the same shape, without feature map and denominator.
 class Baseline {
  public:
-  Baseline(const ScanBenchOptions& options, size_t length, ThreadPool& pool)
+  Baseline(const ScanBench& options, size_t length, ThreadPool& pool)
       : pool_(pool),
         rows_(options.layout == "row"),
         shape_{1, length, options.heads, options.dim, options.dim},
@@ -288,8 +174,7 @@ class Baseline {
 
 class ScanMeasurement {
  public:
-  explicit ScanMeasurement(const ScanBenchOptions& options)
-      : options_(options), pool_(options.threads) {}
+  explicit ScanMeasurement(const ScanBench& options) : options_(options), pool_(options.threads) {}
 
   void Run() {
     for (size_t length = options_.min_n; length <= options_.max_n; length *= 2) {
@@ -317,8 +202,8 @@ class ScanMeasurement {
   void Measure(const ScanPolicy& policy, size_t length) {
     ScanCase problem(options_, policy, length, pool_);
     Baseline baseline(options_, length, pool_);
-    problem.Check(policy, /*steps=*/true);
-    problem.Check(policy, /*steps=*/false);
+    problem.Check(/*steps=*/true);
+    problem.Check(/*steps=*/false);
     constexpr size_t kRounds = 100'000;
     const auto forward = [&] { problem.Forward(); };
     const auto both = [&] { problem.Forward(), problem.Backward(); };
@@ -375,7 +260,7 @@ class ScanMeasurement {
     }
   }
 
-  const ScanBenchOptions& options_;
+  const ScanBench& options_;
   ThreadPool pool_;
   std::vector<Record> records_;
 };
@@ -390,11 +275,13 @@ void AddScan(CLI::App& bench) {
 Causal linear attention without feature map and normalizer is timed in the same run for comparison.
 The first 4096 outputs of each case, and the gradients at N <= 512, are compared with the reference.
 The limit is the larger of two times: the multiply-adds at the machine's peak, and reading and
-writing the tensors once.)",
+writing the tensors once. On a GPU, the forward pass and forward + backward are timed; the limit is
+reading and writing the tensors once.)",
       "  linnet bench scan\n"
       "  linnet bench scan --policies gla,kda --dim 64 --layout row\n"
-      "  linnet bench scan --max-n 4096 --threads 1 --json\n");
-  auto options = std::make_shared<ScanBenchOptions>();
+      "  linnet bench scan --max-n 4096 --threads 1 --json\n"
+      "  linnet bench scan --device cuda --min-n 4096 --max-n 4096\n");
+  auto options = std::make_shared<ScanBench>();
   const auto add = [&](const char* name, size_t& value, const char* help, double low, double high) {
     return cli::AddOption(verb, name, value, "N", help, cli::Between(low, high));
   };
@@ -412,11 +299,18 @@ writing the tensors once.)",
   cli::AddOption(verb, "--layout", options->layout, "NAME",
                  "Order of the tensors in memory: head (H, N, D) or row (N, H, D)",
                  CLI::IsMember({"head", "row"}).description(""));
+  cli::AddOption(verb, "--device", options->device, "NAME", "cpu, or cuda (an NVIDIA GPU)",
+                 CLI::IsMember({"cpu", "cuda"}).description(""));
+  add("--batch", options->batch, "With --device cuda: number of sequences (default: 16)", 1, 65536);
   AddBenchOptions(verb, *options);
   verb->callback([options] {
+    if (options->batch != 0 && options->device == "cpu") {
+      throw InputError("--batch needs --device cuda");
+    }
     if (options->min_n > options->max_n) {
       throw InputError("--min-n ", options->min_n, " is longer than --max-n ", options->max_n);
     }
+    if (options->device == "cuda") return RunScanOnGpu(*options);
     ScanMeasurement(*options).Run();
   });
 }

@@ -10,6 +10,7 @@
 
 #include "linnet/ops/causal_linear.h"
 #include "linnet/ops/layer_rows.h"
+#include "linnet/ops/scan.h"
 
 namespace linnet::ops {
 
@@ -23,6 +24,15 @@ torch::Tensor CudaCausalLinear(const torch::Tensor& q, const torch::Tensor& k,
                                const torch::Tensor& offsets,
                                const kernels::CausalLinearOptions& options,
                                CausalLinearState* state);
+
+// Whether the kernels of CudaScan() support these inputs and options.
+bool CudaScanTakes(const ScanInputs& in, const kernels::ScanOptions& options);
+
+// Like FusedScan() and FusedChannelScan() (fused.h): fp32; `lengths` is on the GPU.
+torch::Tensor CudaScan(const ScanInputs& in, const kernels::ScanOptions& options,
+                       const torch::Tensor& lengths, torch::Tensor* state);
+torch::Tensor CudaChannelScan(const torch::Tensor& x, const torch::Tensor& g,
+                              const torch::Tensor& lengths, torch::Tensor* state);
 
 // Whether CudaAddNorm() accepts x [rows, width] and `others`: bias, residual, and the norm's weight
 // and bias. All must be fp32 on a GPU, dense and aligned to 16 bytes. width must be a multiple of

@@ -1,6 +1,5 @@
 // Causal linear attention by the kernels of kernels/cuda.
 #include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/utils.h>
 
@@ -8,6 +7,7 @@
 
 #include "linnet/kernels/cuda/causal_linear.h"
 #include "linnet/ops/cuda.h"
+#include "linnet/ops/cuda_view.h"
 #include "linnet/ops/rows_view.h"
 
 namespace linnet::ops {
@@ -28,17 +28,6 @@ T* Data(const Tensor& x) {
   return x.defined() ? x.data_ptr<T>() : nullptr;
 }
 
-// Returns x if its rows are dense and aligned to 16 bytes, and a contiguous copy otherwise.
-Tensor AlignedRows(const Tensor& x) {
-  constexpr uintptr_t kBytes = 16;
-  const auto aligned = [](uintptr_t bytes) { return bytes % kBytes == 0; };
-  bool fits = x.stride(-1) == 1 && aligned(reinterpret_cast<uintptr_t>(x.data_ptr()));
-  for (int64_t axis = 0; axis < 3; ++axis) {
-    fits = fits && aligned(static_cast<uintptr_t>(x.stride(axis)) * x.element_size());
-  }
-  return fits ? x : x.clone(torch::MemoryFormat::Contiguous);
-}
-
 CausalLinearPlan Plan(const Tensor& q, const Tensor& v, const Tensor& offsets,
                       const CausalLinearOptions& options) {
   // The number of the GPU's multiprocessors.
@@ -52,10 +41,6 @@ CausalLinearPlan Plan(const Tensor& q, const Tensor& v, const Tensor& offsets,
 
 Tensor Floats(size_t count, const Tensor& like) {
   return torch::empty({static_cast<int64_t>(count)}, like.options().dtype(torch::kFloat32));
-}
-
-kernels::cuda::Stream StreamOf(const Tensor& x) {
-  return c10::cuda::getCurrentCUDAStream(x.device().index()).stream();
 }
 
 // Allocates the gradients of q, k and v, uninitialized. In bf16 they lie side by side in one

@@ -1,10 +1,10 @@
 // Row-wise operations on a GPU, computed by the kernels of kernels/cuda/training_rows.h.
 #include <c10/cuda/CUDAGuard.h>
-#include <c10/cuda/CUDAStream.h>
 #include <torch/utils.h>
 
 #include "linnet/kernels/cuda/training_rows.h"
 #include "linnet/ops/cuda.h"
+#include "linnet/ops/cuda_view.h"
 #include "linnet/ops/plain.h"
 #include "linnet/ops/rows_view.h"
 
@@ -12,10 +12,6 @@ namespace linnet::ops {
 namespace {
 
 using torch::Tensor;
-
-kernels::cuda::Stream StreamOf(const Tensor& x) {
-  return c10::cuda::getCurrentCUDAStream(x.device().index()).stream();
-}
 
 Tensor Floats(at::IntArrayRef sizes, const Tensor& like) {
   return torch::empty(sizes, like.options().dtype(torch::kFloat32));

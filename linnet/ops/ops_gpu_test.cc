@@ -15,6 +15,7 @@
 #include "linnet/ops/layer_rows.h"
 #include "linnet/ops/mixture_of_logistics.h"
 #include "linnet/ops/narrow.h"
+#include "linnet/ops/scan.h"
 #include "linnet/ops/softmax_attention.h"
 
 namespace linnet::ops {
@@ -22,6 +23,9 @@ namespace {
 
 using kernels::CausalLinearOptions;
 using kernels::FeatureMap;
+using kernels::ScanDecay;
+using kernels::ScanOptions;
+using kernels::ScanWrite;
 using torch::Tensor;
 using Tensors = std::vector<Tensor>;
 
@@ -126,6 +130,64 @@ TEST_F(OnGpu, CausalLinearPacked) {
              });
 }
 
+// Turns random tensors into inputs of a scan whose states stay bounded.
+ScanInputs BoundedScan(const Tensors& t, const ScanOptions& options) {
+  const auto unit = [](const Tensor& x) { return x / (x.square().sum(3, true) + 1e-3).sqrt(); };
+  ScanInputs in{t[0], unit(t[1]), t[2], -t[3].abs(), t[4].sigmoid(), t[5].sigmoid()};
+  if (options.write == ScanWrite::kRwkv7) in.erase = -unit(t[4]), in.write = unit(t[4]) * in.write;
+  return in;
+}
+
+TEST_F(OnGpu, Scan) {
+  for (const ScanDecay decay : {ScanDecay::kNone, ScanDecay::kHead, ScanDecay::kKey}) {
+    for (const ScanWrite write :
+         {ScanWrite::kAdd, ScanWrite::kDelta, ScanWrite::kTwoSided, ScanWrite::kRwkv7}) {
+      const ScanOptions options = {.decay = decay, .write = write, .scale = 0.5f};
+      for (const auto& [d, m] :
+           {std::pair<int64_t, int64_t>{32, 32}, {64, 128}, {20, 12}, {7, 9}}) {
+        for (const bool padded : {false, true}) {
+          const int64_t length = 70, heads = 4, shared = padded ? 2 : 4;
+          const auto rows = [&](int64_t heads_of, int64_t width) {
+            return torch::randn({3, length, heads_of, width});
+          };
+          const Tensors x = {rows(shared, d),
+                             rows(shared, d),
+                             rows(heads, m),
+                             rows(heads, decay == ScanDecay::kHead ? 1 : d),
+                             rows(heads, write == ScanWrite::kDelta ? 1 : d),
+                             rows(heads, write == ScanWrite::kTwoSided ? m : d),
+                             torch::randn({3, heads, d, m})};
+          const Tensor lengths =
+              padded ? torch::tensor({length, int64_t{0}, (length + 1) / 2}) : Tensor();
+          ExpectSame(x, lengths, torch::kFloat32, 1e-4,
+                     StrCat(d, " x ", m, ", decay ", static_cast<int>(decay), ", write ",
+                            static_cast<int>(write), padded ? ", padded" : ""),
+                     [&](const Tensors& t, const Tensor& index) {
+                       Tensor state = t[6];
+                       const Tensor out = Scan(BoundedScan(t, options), options, index, state);
+                       // Gives also the tensors that the options do not use a gradient.
+                       return Tensors{out, state, t[3] + 0, t[4] + 0, t[5] + 0};
+                     });
+        }
+      }
+    }
+  }
+}
+
+TEST_F(OnGpu, ChannelScan) {
+  for (const bool padded : {false, true}) {
+    const Tensors x = {torch::randn({3, 70, 50}), torch::randn({3, 70, 50}), torch::randn({3, 50})};
+    const Tensor lengths =
+        padded ? torch::tensor({int64_t{70}, int64_t{0}, int64_t{31}}) : Tensor();
+    ExpectSame(x, lengths, torch::kFloat32, 1e-4, padded ? "padded" : "whole",
+               [](const Tensors& t, const Tensor& index) {
+                 Tensor state = t[2];
+                 const Tensor out = ChannelScan(t[0], -t[1].abs(), index, state);
+                 return Tensors{out, state};
+               });
+  }
+}
+
 TEST_F(OnGpu, Softmax) {
   for (const bool causal : {false, true}) {
     const Tensors x = {torch::randn({2, 90, 4, 32}), torch::randn({2, 90, 4, 32}),
@@ -200,7 +262,9 @@ TEST_F(OnGpu, NarrowAttention) {
                  const Tensor out = softmax
                                         ? SoftmaxAttention(qkv[0], qkv[1], qkv[2], {.causal = true})
                                         : CausalLinearAttention(qkv[0], qkv[1], qkv[2]);
-                 if (there) EXPECT_EQ(out.scalar_type(), torch::kBFloat16);
+                 if (there) {
+                   EXPECT_EQ(out.scalar_type(), torch::kBFloat16);
+                 }
                  return Tensors{Project(out.flatten(2), t[7], t[8], t[0], {},
                                         there ? Precision::kBf16 : Precision::kFp32)};
                });

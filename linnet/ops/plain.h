@@ -1,9 +1,9 @@
 // Every operation in ops/ has two forms. The fused form runs a kernel of kernels/, for fp32 (linear
 // attention: also bf16) on the CPU. The plain form is composed of unfused libtorch operations, for
-// any device and type. Causal linear attention has a third form over kernels/cuda, for fp32 and
-// bf16 on a GPU; the plain form of layer_rows.h in bf16 uses kernels/cuda for norms and sums on a
-// GPU. The device and type of the tensors select the form; tests and benchmarks can request the
-// plain form.
+// any device and type. Some operations have a third form over kernels/cuda, on a GPU: causal linear
+// attention in fp32 and bf16, scans in fp32; the plain form of layer_rows.h in bf16 uses
+// kernels/cuda for norms and sums. The device and type of the tensors select the form; tests and
+// benchmarks can request the plain form.
 //
 //   const Tensor fused = Linear(x, weight, bias, Precision::kFp32);
 //   PlainGuard plain;

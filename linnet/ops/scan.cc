@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "linnet/error.h"
+#include "linnet/ops/cuda.h"
 #include "linnet/ops/fused.h"
 #include "linnet/ops/lengths.h"
 #include "linnet/ops/plain.h"
@@ -100,10 +101,18 @@ Tensor Plain(const ScanInputs& in, const ScanOptions& options, const Tensor& len
   return torch::stack(out, 1);
 }
 
+// Whether the GPU kernels take tensors like x.
+bool TakesCuda(const Tensor& x) { return CudaAttention(x) && x.scalar_type() == torch::kFloat32; }
+
 Tensor Run(const ScanInputs& in, const ScanOptions& options, const Tensor& lengths, Tensor* state) {
   Check(in, options, lengths, state ? *state : Tensor());
   if constexpr (kHasFused) {
     if (Fused(in.q)) return FusedScan(in, options, lengths, state);
+  }
+  if constexpr (kHasCuda) {
+    if (TakesCuda(in.q) && CudaScanTakes(in, options)) {
+      return CudaScan(in, options, lengths, state);
+    }
   }
   Tensor own;
   return Plain(in, options, lengths, state ? *state : own);
@@ -135,6 +144,9 @@ Tensor RunChannels(const Tensor& x, const Tensor& g, const Tensor& lengths, Tens
   CheckChannels(x, g, lengths, state ? *state : Tensor());
   if constexpr (kHasFused) {
     if (Fused(x)) return FusedChannelScan(x, g, lengths, state);
+  }
+  if constexpr (kHasCuda) {
+    if (TakesCuda(x)) return CudaChannelScan(x, g, lengths, state);
   }
   Tensor own;
   return PlainChannels(x, g, lengths, state ? *state : own);

@@ -29,8 +29,9 @@ struct ScanInputs {
 };
 
 // Returns out [N, L, H, M]. Inputs may have any strides (a tensor whose last axis is not dense is
-// copied); L, D, M >= 1. In fp32 on the CPU, runs the fused kernel (first derivatives only);
-// elsewhere the plain form: libtorch operations, position by position.
+// copied); L, D, M >= 1. In fp32 on the CPU, runs the fused kernel. In fp32 on a GPU, runs the
+// kernels of kernels/cuda if D and M are multiples of 4, at most 128. Both give first derivatives
+// only. Elsewhere runs the plain form: libtorch operations, position by position.
 //
 // `lengths` is undefined or a dense int64 [N]: positions >= lengths[n] do not change the state,
 // whatever their keys, values and gates hold, and their outputs read the sequence's final state.

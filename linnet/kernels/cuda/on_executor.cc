@@ -1,6 +1,6 @@
-// Implements device.h, graph.h, products.h, decode.h and few.h on the CPU: tile programs run on the
-// executor (tile_executor.h), device memory is host memory, and matrix products are plain loops.
-// Tests link this file in place of the kernels.
+// Implements device.h, graph.h, products.h, decode.h, few.h and scan.h on the CPU: tile programs run
+// on the executor (tile_executor.h), device memory is host memory, and matrix products are plain
+// loops. Tests link this file in place of the kernels.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "linnet/kernels/cuda/channel_scan_tile.h"
 #include "linnet/kernels/cuda/decode.h"
 #include "linnet/kernels/cuda/few.h"
 #include "linnet/kernels/cuda/few_sizes.h"
@@ -19,6 +20,7 @@
 #include "linnet/kernels/cuda/products.h"
 #include "linnet/kernels/cuda/rows_tile.h"
 #include "linnet/kernels/cuda/sample_tile.h"
+#include "linnet/kernels/cuda/scan_plan.h"
 #include "linnet/kernels/cuda/tile_executor.h"
 
 namespace linnet::kernels::cuda {
@@ -42,6 +44,19 @@ void Run(unsigned x, unsigned y, unsigned threads, size_t shared, Program progra
              [&](ExecutorTile& tile) { program(tile); });
   });
 }
+
+// Runs the programs of scan_plan.h.
+struct ScanMachine {
+  template <class Sizes>
+  void Run(unsigned x, unsigned y, unsigned threads, const ScanTileArgs& args) {
+    cuda::Run(x, y, threads, Sizes::Bytes(threads),
+              [=](auto& tile) { ScanSweepTile<Sizes>(tile, args); });
+  }
+  template <bool kDelta>
+  void RunScalars(unsigned x, unsigned threads, const ScanTileArgs& args) {
+    cuda::Run(x, 1, threads, 0, [=](auto& tile) { ScanScalarsTile<kDelta>(tile, args); });
+  }
+};
 
 unsigned Blocks(size_t items, unsigned each) {
   return static_cast<unsigned>((items + each - 1) / each);
@@ -194,6 +209,24 @@ template <typename T>
 void StartFewHead(const FewHeadArgs<T>& args, Stream) {
   Run(1, args.input.batch, kFewThreads, FewHeadShared(args.outputs, args.input.d_model),
       [=](auto& tile) { FewHeadTile<T>(tile, args, [] {}); });
+}
+
+void ScanForward(const ScanPlan& plan, const ScanForwardArgs& args, Stream) {
+  ScanMachine machine;
+  RunScanForward(machine, plan, args);
+}
+void ScanBackward(const ScanPlan& plan, const ScanBackwardArgs& args, float* scratch, Stream) {
+  ScanMachine machine;
+  RunScanBackward(machine, plan, args, scratch);
+}
+void ChannelScanForward(const ChannelScanShape& shape, const ChannelScanArgs& args, Stream) {
+  Run(static_cast<unsigned>(shape.batch), Blocks(shape.channels, kChannelThreads), kChannelThreads,
+      0, [=](auto& tile) { ChannelScanForwardTile(tile, shape, args); });
+}
+void ChannelScanBackward(const ChannelScanShape& shape, const ChannelScanBackwardArgs& args,
+                         Stream) {
+  Run(static_cast<unsigned>(shape.batch), Blocks(shape.channels, kChannelThreads), kChannelThreads,
+      0, [=](auto& tile) { ChannelScanBackwardTile(tile, shape, args); });
 }
 
 template void StartEmbed<float>(const EmbedArgs&, Stream);
