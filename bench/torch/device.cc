@@ -110,7 +110,10 @@ void LeaveOut(const std::string& measurement, const std::exception& failure) {
   std::cerr << "left out " << measurement << ": " << what.substr(0, what.find('\n')) << "\n";
 }
 
-void SetTf32(bool on) { at::globalContext().setAllowTF32CuBLAS(on); }
+void SetTf32(bool on) {
+  at::globalContext().setAllowTF32CuBLAS(on);
+  at::globalContext().setAllowTF32CuDNN(on);
+}
 
 // ------------------------------------------------------------------------------------------
 // Attention.

@@ -49,8 +49,9 @@ torch::Device DeviceNamed(const std::string& name, const std::string& precision)
         "build with a libtorch for CUDA");
   }
   // With --precision bf16, operands of matrix products are already in bf16, so TF32 loses nothing.
-  // With fp32, TF32 is off.
+  // With fp32, TF32 is off, in convolutions and LSTMs (cuDNN) too.
   at::globalContext().setAllowTF32CuBLAS(precision == "bf16");
+  at::globalContext().setAllowTF32CuDNN(precision == "bf16");
   return torch::kCUDA;
 }
 

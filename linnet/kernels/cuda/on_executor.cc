@@ -1,6 +1,6 @@
-// Implements device.h, graph.h, products.h, decode.h, few.h and scan.h on the CPU: tile programs run
-// on the executor (tile_executor.h), device memory is host memory, and matrix products are plain
-// loops. Tests link this file in place of the kernels.
+// Implements device.h, graph.h, products.h, decode.h, few.h and scan.h on the CPU. Tile programs
+// run on the executor (tile_executor.h), matrix products are plain loops, and device memory is host
+// memory. Tests link this file in place of the kernels.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
