@@ -48,8 +48,8 @@ void Run(unsigned x, unsigned y, unsigned threads, size_t shared, Program progra
 // Runs the programs of scan_plan.h.
 struct ScanMachine {
   template <class Sizes>
-  void Run(unsigned x, unsigned y, unsigned threads, const ScanTileArgs& args) {
-    cuda::Run(x, y, threads, Sizes::Bytes(threads),
+  void Run(unsigned x, unsigned y, const ScanTileArgs& args) {
+    cuda::Run(x, y, Sizes::kThreads, Sizes::kBytes,
               [=](auto& tile) { ScanSweepTile<Sizes>(tile, args); });
   }
   template <bool kDelta>

@@ -2,8 +2,8 @@
 // (tile.h): scan.cu has one for a stream, on_executor.cc one for the CPU. A Machine has these
 // members:
 //
-//   Run<Sizes>(blocks_x, blocks_y, threads, args)     launches ScanSweepTile
-//   RunScalars<kDelta>(blocks, threads, args)         launches ScanScalarsTile
+//   Run<Sizes>(blocks_x, blocks_y, args)      launches ScanSweepTile
+//   RunScalars<kDelta>(blocks, threads, args) launches ScanScalarsTile
 #ifndef LINNET_KERNELS_CUDA_SCAN_PLAN_H_
 #define LINNET_KERNELS_CUDA_SCAN_PLAN_H_
 
@@ -43,8 +43,8 @@ void RunSweep(Machine& machine, const ScanPlan& plan, const ScanTileArgs& args) 
   const unsigned lines = kColumns ? args.value_dim : args.dim;
   const auto run = [&]<ScanWrite kWrite, bool kKeyDecay, int kWidth>() {
     using Sizes = ScanSweepSizes<kPass, kWrite, kKeyDecay, kWidth>;
-    const unsigned threads = Sizes::Threads(lines), each = Sizes::LinesOf(threads);
-    machine.template Run<Sizes>(args.batch * args.heads, (lines + each - 1) / each, threads, args);
+    machine.template Run<Sizes>(args.batch * args.heads,
+                                (lines + Sizes::kBlockLines - 1) / Sizes::kBlockLines, args);
   };
   const auto with_width = [&]<ScanWrite kWrite, bool kKeyDecay>() {
     if (elements <= 32) return run.template operator()<kWrite, kKeyDecay, 32>();

@@ -27,7 +27,9 @@
 //
 // A line is divided among kLanes neighboring threads, and a thread holds kElements elements of
 // kLines lines. Blocks read the inputs piece by piece, kPiece positions at a time, into one of two
-// buffers in shared memory, while they compute the piece in the other one.
+// buffers in shared memory, while they compute the piece in the other one. The positions of a piece
+// are computed kGroup at a time: results are stored after the last one, so that the compiler can
+// load the inputs of all of them early, and sum over threads for all of them at the same time.
 #ifndef LINNET_KERNELS_CUDA_SCAN_TILE_H_
 #define LINNET_KERNELS_CUDA_SCAN_TILE_H_
 
@@ -67,7 +69,6 @@ struct ScanTileArgs {
 };
 
 inline constexpr unsigned kMostScanWidth = 128;
-inline constexpr unsigned kScanThreads = 128;  // of a block, at most
 
 // The tensors that sweeps read.
 enum class ScanTensor : uint8_t {
@@ -97,9 +98,11 @@ struct ScanSweepSizes {
   static constexpr bool kColumns = kPass == ScanPass::kForward || kPass == ScanPass::kGradWritten;
   static constexpr bool kReverse = kPass == ScanPass::kGradWritten || kPass == ScanPass::kGradKeys;
 
-  static constexpr int kElements = 8, kLines = 4;  // of a thread
+  static constexpr int kElements = kWidth_ <= 32 ? 4 : 8, kLines = 4;  // of a thread
   static constexpr unsigned kWidth = kWidth_, kLanes = kWidth / kElements;
-  static constexpr unsigned kPiece = 8;
+  static constexpr unsigned kThreads = kWidth <= 32 ? 64 : 128;        // of a block
+  static constexpr unsigned kBlockLines = kThreads / kLanes * kLines;  // lines of a block
+  static constexpr unsigned kPiece = 8, kGroup = 4;
 
   // Whether a sweep reads a tensor whose rows are as long as a line.
   static constexpr LINNET_HOST_TILE bool ReadsElements(ScanTensor x) {
@@ -140,23 +143,11 @@ struct ScanSweepSizes {
     return count;
   }
 
-  // Threads of a block that computes up to `lines` lines, and the lines that it has room for.
-  static constexpr unsigned Threads(unsigned lines) {
-    const unsigned threads = (lines + kLines - 1) / kLines * kLanes;
-    return threads >= kScanThreads ? kScanThreads : (threads + kWarp - 1) / kWarp * kWarp;
-  }
-  static constexpr LINNET_HOST_TILE unsigned LinesOf(unsigned threads) {
-    return threads / kLanes * kLines;
-  }
   // Floats of a buffer: elements, lines and two scalars of each position.
   static constexpr unsigned kElementFloats = CountElements(ScanTensor::kCount) * kPiece * kWidth;
-  static constexpr unsigned kLineTensors = CountLines(ScanTensor::kCount);
-  static constexpr LINNET_HOST_TILE unsigned BufferFloats(unsigned lines) {
-    return kElementFloats + kPiece * (kLineTensors * lines + 2);
-  }
-  static constexpr unsigned Bytes(unsigned threads) {
-    return 2 * 4 * BufferFloats(LinesOf(threads));
-  }
+  static constexpr unsigned kLineFloats = CountLines(ScanTensor::kCount) * kPiece * kBlockLines;
+  static constexpr unsigned kBufferFloats = kElementFloats + kLineFloats + 2 * kPiece;
+  static constexpr unsigned kBytes = 2 * 4 * kBufferFloats;
 };
 
 template <class Tile, class Sizes>
@@ -169,8 +160,7 @@ class ScanSweep {
         h_(tile.x() % args.heads),
         lane_(tile.thread() % kLanes),
         slot_(tile.thread() / kLanes * Sizes::kLines),
-        lines_(Sizes::LinesOf(tile.threads())),
-        first_line_(tile.y() * lines_),
+        first_line_(tile.y() * Sizes::kBlockLines),
         own_(lane_ % 2 * 2 + lane_ / 2 % 2) {
     first_ = args.offsets ? static_cast<size_t>(args.offsets[n_]) : 0;
     length_ =
@@ -191,14 +181,12 @@ class ScanSweep {
     for (unsigned i = 0; i < pieces; ++i) {
       const unsigned begin = begin_of(i), buffer = i % 2;
       tile_.template CopyWait<0>();
-      Transform(begin, buffer);
+      Transform(buffer);
       tile_.Barrier();
       if (i + 1 < pieces) Fetch(begin_of(i + 1), 1 - buffer);
-      const unsigned count = length_ - begin < kPiece ? length_ - begin : kPiece;
-      for (unsigned j = 0; j < count; ++j) {
-        at_ = Sizes::kReverse ? count - 1 - j : j;
-        buffer_ = buffer, t_ = begin + at_;
-        Step();
+      for (unsigned i = 0; i < kPiece; i += kGroup) {
+        const unsigned group = Sizes::kReverse ? kPiece - kGroup - i : i;
+        if (begin + group < length_) Group(begin, buffer, group);
       }
     }
     End();
@@ -206,7 +194,8 @@ class ScanSweep {
 
  private:
   static constexpr int kElements = Sizes::kElements, kLines = Sizes::kLines;
-  static constexpr unsigned kLanes = Sizes::kLanes, kPiece = Sizes::kPiece, kWidth = Sizes::kWidth;
+  static constexpr unsigned kLanes = Sizes::kLanes, kWidth = Sizes::kWidth;
+  static constexpr unsigned kPiece = Sizes::kPiece, kGroup = Sizes::kGroup;
   using Tensor = ScanTensor;
   struct alignas(16) Float4 {
     float x[4];
@@ -215,23 +204,23 @@ class ScanSweep {
   // --- Inputs ---
 
   LINNET_TILE auto Memory() const {
-    return tile_.template Shared<float>(0, 2 * Sizes::BufferFloats(lines_));
+    return tile_.template Shared<float>(0, 2 * Sizes::kBufferFloats);
   }
   template <Tensor kTensor>
   LINNET_TILE unsigned ElementsAt(unsigned buffer, unsigned at) const {
     constexpr unsigned kIndex = Sizes::CountElements(kTensor);
-    return buffer * Sizes::BufferFloats(lines_) + (kIndex * kPiece + at) * kWidth;
+    return buffer * Sizes::kBufferFloats + (kIndex * kPiece + at) * kWidth;
   }
   template <Tensor kTensor>
   LINNET_TILE unsigned LinesAt(unsigned buffer, unsigned at) const {
     constexpr unsigned kIndex = Sizes::CountLines(kTensor);
-    return buffer * Sizes::BufferFloats(lines_) + Sizes::kElementFloats +
-           (kIndex * kPiece + at) * lines_;
+    return buffer * Sizes::kBufferFloats + Sizes::kElementFloats +
+           (kIndex * kPiece + at) * Sizes::kBlockLines;
   }
   // which: 0 for g of the head, 1 for beta.
   LINNET_TILE unsigned ScalarAt(unsigned buffer, unsigned at, unsigned which) const {
-    return buffer * Sizes::BufferFloats(lines_) + Sizes::kElementFloats +
-           kPiece * (Sizes::kLineTensors * lines_ + which) + at;
+    return buffer * Sizes::kBufferFloats + Sizes::kElementFloats + Sizes::kLineFloats +
+           which * kPiece + at;
   }
 
   // The row of a tensor [N, L, H / group, width] at a position of this sequence.
@@ -265,32 +254,37 @@ class ScanSweep {
   }
   LINNET_TILE unsigned LineCount() const { return Sizes::kColumns ? args_.value_dim : args_.dim; }
 
-  // Calls body(index, position, column) for each 16 bytes that this thread copies of `columns`
+  // Calls body(index, position, column) for each 16 bytes that this thread copies of kColumns
   // columns of a piece.
-  template <class Body>
-  LINNET_TILE void ForVectors(unsigned columns, Body body) const {
-    const unsigned vectors = columns / 4;
-    for (unsigned i = tile_.thread(); i < kPiece * vectors; i += tile_.threads()) {
-      body(4 * i, i / vectors, i % vectors * 4);
+  template <unsigned kColumns, class Body>
+  LINNET_TILE void ForVectors(Body body) const {
+    constexpr unsigned kVectors = kColumns / 4;
+    LINNET_UNROLL
+    for (unsigned first = 0; first < kPiece * kVectors; first += Sizes::kThreads) {
+      const unsigned i = first + tile_.thread();
+      if (i < kPiece * kVectors) body(4 * i, i / kVectors, i % kVectors * 4);
     }
   }
   template <Tensor kTensor>
   LINNET_TILE void Copy(unsigned begin, unsigned buffer) const {
     constexpr bool kMasked = IsMasked(kTensor);
     const unsigned limit = kMasked ? valid_ : length_;
-    const auto copy = [&](unsigned to, unsigned columns, unsigned from, unsigned end) {
-      ForVectors(columns, [&](unsigned index, unsigned at, unsigned column) {
-        const bool valid = begin + at < limit && from + column < end;
-        tile_.CopyAsync(Memory(), to + index,
-                        Input<kTensor>(valid ? begin + at : 0) + (valid ? from + column : 0),
-                        valid);
-      });
+    const auto copy = [&](unsigned to, unsigned at, unsigned column, unsigned end) {
+      const bool valid = begin + at < limit && column < end;
+      tile_.CopyAsync(Memory(), to, Input<kTensor>(valid ? begin + at : 0) + (valid ? column : 0),
+                      valid);
     };
     if constexpr (Sizes::ReadsElements(kTensor)) {
-      copy(ElementsAt<kTensor>(buffer, 0), kWidth, 0, ElementCount());
+      const unsigned to = ElementsAt<kTensor>(buffer, 0);
+      ForVectors<kWidth>([&](unsigned index, unsigned at, unsigned column) {
+        copy(to + index, at, column, ElementCount());
+      });
     }
     if constexpr (Sizes::ReadsLines(kTensor)) {
-      copy(LinesAt<kTensor>(buffer, 0), lines_, first_line_, LineCount());
+      const unsigned to = LinesAt<kTensor>(buffer, 0);
+      ForVectors<Sizes::kBlockLines>([&](unsigned index, unsigned at, unsigned column) {
+        copy(to + index, at, first_line_ + column, LineCount());
+      });
     }
   }
   // Starts to copy a piece.
@@ -308,22 +302,22 @@ class ScanSweep {
     next_beta_ = valid && Sizes::kDelta ? *Row(args_.in.erase, t) : 0.0f;
   }
   // Replaces g by e^g, in the elements that the thread has copied.
-  LINNET_TILE void Transform(unsigned, unsigned buffer) const {
+  LINNET_TILE void Transform(unsigned buffer) const {
     const auto memory = Memory();
-    const auto exp = [&](unsigned to, unsigned columns) {
-      ForVectors(columns, [&](unsigned index, unsigned, unsigned) {
+    if constexpr (Sizes::kKeyDecay) {
+      constexpr unsigned kColumns = Sizes::kColumns ? kWidth : Sizes::kBlockLines;
+      unsigned to = 0;
+      if constexpr (Sizes::kColumns) {
+        to = ElementsAt<Tensor::kDecay>(buffer, 0);
+      } else {
+        to = LinesAt<Tensor::kDecay>(buffer, 0);
+      }
+      ForVectors<kColumns>([&](unsigned index, unsigned, unsigned) {
         Float4 g = memory.template Load<Float4>(to + index);
         LINNET_UNROLL
         for (int i = 0; i < 4; ++i) g.x[i] = expf(g.x[i]);
         memory.Store(to + index, g);
       });
-    };
-    if constexpr (Sizes::kKeyDecay) {
-      if constexpr (Sizes::kColumns) {
-        exp(ElementsAt<Tensor::kDecay>(buffer, 0), kWidth);
-      } else {
-        exp(LinesAt<Tensor::kDecay>(buffer, 0), lines_);
-      }
     }
     if (tile_.thread() < kPiece) {
       memory.Set(ScalarAt(buffer, tile_.thread(), 0), expf(next_decay_));
@@ -426,23 +420,67 @@ class ScanSweep {
     const float low = own_ & 1u ? x[1] : x[0], high = own_ & 1u ? x[3] : x[2];
     return own_ & 2u ? high : low;
   }
-  // Stores the result of line own_ at the current position.
-  LINNET_TILE void StoreOwn(const Strided<float>& to, float value) const {
+  // Stores the result of line own_ at position t.
+  LINNET_TILE void StoreOwn(const Strided<float>& to, unsigned t, float value) const {
     const unsigned line = first_line_ + slot_ + own_;
-    if (lane_ < kLines && line < LineCount()) Row(to, t_)[line] = value;
+    if (lane_ < kLines && line < LineCount() && t < length_) Row(to, t)[line] = value;
   }
 
   // --- Sweeps ---
 
-  LINNET_TILE void Step() {
-    if constexpr (Sizes::kPass == ScanPass::kForward) Forward();
-    if constexpr (Sizes::kPass == ScanPass::kGradWritten) GradWritten();
-    if constexpr (Sizes::kPass == ScanPass::kGradRead) GradRead();
-    if constexpr (Sizes::kPass == ScanPass::kGradKeys) GradKeys();
+  // Computes positions begin + group .. begin + group + kGroup - 1. The inputs of positions after
+  // the last one are zeros, which change nothing.
+  LINNET_TILE void Group(unsigned begin, unsigned buffer, unsigned group) {
+    buffer_ = buffer;
+    Results results[kGroup];
+    LINNET_UNROLL
+    for (unsigned i = 0; i < kGroup; ++i) {
+      const unsigned j = Sizes::kReverse ? kGroup - 1 - i : i;
+      at_ = group + j;
+      if constexpr (Sizes::kPass == ScanPass::kForward) Forward(results[j]);
+      if constexpr (Sizes::kPass == ScanPass::kGradWritten) GradWritten(results[j]);
+      if constexpr (Sizes::kPass == ScanPass::kGradRead) GradRead(results[j]);
+      if constexpr (Sizes::kPass == ScanPass::kGradKeys) {
+        GradKeys(begin + at_ < valid_, results[j]);
+      }
+    }
+    LINNET_UNROLL
+    for (unsigned j = 0; j < kGroup; ++j) Store(begin + group + j, results[j]);
+  }
+  // The results of a position for line own_, each used by some of the sweeps.
+  struct Results {
+    float out, written;               // kForward
+    float q, erased;                  // kGradRead
+    float v, k, erase, write, decay;  // gradients
+  };
+  LINNET_TILE void Store(unsigned t, const Results& results) const {
+    if constexpr (Sizes::kPass == ScanPass::kForward) {
+      StoreOwn(args_.out, t, results.out);
+      if constexpr (!Sizes::kAdd) StoreOwn(args_.written, t, results.written);
+    }
+    if constexpr (Sizes::kPass == ScanPass::kGradWritten) {
+      StoreOwn(args_.grad.v, t, results.v);
+      if constexpr (!Sizes::kAdd) StoreOwn(args_.grad_written, t, results.written);
+      if constexpr (Sizes::kTwoSided) StoreOwn(args_.grad.write, t, results.write);
+    }
+    if constexpr (Sizes::kPass == ScanPass::kGradRead) {
+      StoreOwn(args_.grad.q, t, results.q);
+      if constexpr (!Sizes::kAdd) StoreOwn(args_.erased, t, results.erased);
+    }
+    if constexpr (Sizes::kPass == ScanPass::kGradKeys) {
+      StoreOwn(args_.grad.k, t, results.k);
+      if constexpr (Sizes::kTwoSided || Sizes::kRwkv7) StoreOwn(args_.grad.erase, t, results.erase);
+      if constexpr (Sizes::kRwkv7) StoreOwn(args_.grad.write, t, results.write);
+      if constexpr (Sizes::kKeyDecay) {
+        StoreOwn(args_.grad.decay, t, results.decay);
+      } else if (args_.head_decay) {
+        StoreOwn(args_.channels, t, results.decay);
+      }
+    }
   }
 
   // Columns of S.
-  LINNET_TILE void Forward() {
+  LINNET_TILE void Forward(Results& results) {
     Elements k, x;
     Lines y, v;
     Load<Tensor::kK>(k);
@@ -451,7 +489,7 @@ class ScanSweep {
       Load<Tensor::kErase>(x);
       Dot(x, y);
       Sum(y);
-      StoreOwn(args_.written, Own(y));
+      results.written = Own(y);
     }
     Decay();
     if constexpr (Sizes::kDelta) {
@@ -459,7 +497,7 @@ class ScanSweep {
       Sum(y);
       LINNET_UNROLL
       for (int r = 0; r < kLines; ++r) y[r] = v[r] - y[r];
-      StoreOwn(args_.written, Own(y));
+      results.written = Own(y);
       const float beta = Beta();
       LINNET_UNROLL
       for (int r = 0; r < kLines; ++r) y[r] *= beta;
@@ -473,7 +511,7 @@ class ScanSweep {
       LoadLines<Tensor::kWrite>(w);
       LINNET_UNROLL
       for (int r = 0; r < kLines; ++r) y[r] = w[r] * v[r] - y[r];
-      StoreOwn(args_.written, Own(y));
+      results.written = Own(y);
     }
     if constexpr (Sizes::kRwkv7) {
       Load<Tensor::kWrite>(x);
@@ -482,11 +520,11 @@ class ScanSweep {
     Add(k, Sizes::kDelta || Sizes::kTwoSided ? y : v);
     Load<Tensor::kQ>(x);
     Dot(x, y);
-    StoreOwn(args_.out, args_.scale * OwnSum(y));
+    results.out = args_.scale * OwnSum(y);
   }
 
   // Columns of dS.
-  LINNET_TILE void GradWritten() {
+  LINNET_TILE void GradWritten(Results& results) {
     Elements k, x;
     Lines grad, y;
     Load<Tensor::kQ>(x);
@@ -497,19 +535,19 @@ class ScanSweep {
     Load<Tensor::kK>(k);
     Dot(k, y);
     if constexpr (Sizes::kAdd || Sizes::kRwkv7) {
-      StoreOwn(args_.grad.v, OwnSum(y));
+      results.v = OwnSum(y);
     } else {
       Sum(y);
       const float own = Own(y);
-      StoreOwn(args_.grad_written, own);
+      results.written = own;
       if constexpr (Sizes::kDelta) {
         const float beta = Beta();
-        StoreOwn(args_.grad.v, beta * own);
+        results.v = beta * own;
         LINNET_UNROLL
         for (int c = 0; c < kElements; ++c) x[c] = -beta * k[c];
       } else {
-        StoreOwn(args_.grad.v, own * LoadOwn<Tensor::kWrite>());
-        StoreOwn(args_.grad.write, own * LoadOwn<Tensor::kV>());
+        results.v = own * LoadOwn<Tensor::kWrite>();
+        results.write = own * LoadOwn<Tensor::kV>();
         Load<Tensor::kErase>(x);
         LINNET_UNROLL
         for (int c = 0; c < kElements; ++c) x[c] *= -k[c];
@@ -520,7 +558,7 @@ class ScanSweep {
       Load<Tensor::kWrite>(x);
       Dot(x, y);
       Sum(y);
-      StoreOwn(args_.grad_written, Own(y));
+      results.written = Own(y);
     }
     Decay();
     if constexpr (Sizes::kRwkv7) {
@@ -530,7 +568,7 @@ class ScanSweep {
   }
 
   // Rows of S.
-  LINNET_TILE void GradRead() {
+  LINNET_TILE void GradRead(Results& results) {
     Elements x;
     Lines k, dot;
     LoadLines<Tensor::kK>(k);
@@ -538,7 +576,7 @@ class ScanSweep {
     if constexpr (!Sizes::kAdd) {
       Load<Tensor::kGradWritten>(x);
       Dot(x, dot);
-      StoreOwn(args_.erased, OwnSum(dot));
+      results.erased = OwnSum(dot);
     }
     if constexpr (Sizes::kRwkv7) Decay();
     if constexpr (!Sizes::kAdd) {
@@ -559,11 +597,11 @@ class ScanSweep {
     }
     Load<Tensor::kGradOut>(x);
     Dot(x, dot);
-    StoreOwn(args_.grad.q, args_.scale * OwnSum(dot));
+    results.q = args_.scale * OwnSum(dot);
   }
 
-  // Rows of dS.
-  LINNET_TILE void GradKeys() {
+  // Rows of dS. valid: whether the position is before the sequence's length.
+  LINNET_TILE void GradKeys(bool valid, Results& results) {
     Elements x;
     Lines q, k, dot;
     LoadLines<Tensor::kQ>(q);
@@ -601,9 +639,9 @@ class ScanSweep {
     }
     Decay();
     if constexpr (Sizes::kRwkv7) Add(x, a);
-    StoreGradKeys(grad_k, grad_y);
+    FinishGradKeys(valid, grad_k, grad_y, results);
   }
-  LINNET_TILE void StoreGradKeys(float grad_k, float grad_y) {
+  LINNET_TILE void FinishGradKeys(bool valid, float grad_k, float grad_y, Results& results) {
     const float q = LoadOwn<Tensor::kQ>(), k = LoadOwn<Tensor::kK>();
     // wrote: what the vectors that write in this position take off the sum of dg; reads: what the
     // vector that reads S_{t-1} adds to it.
@@ -617,20 +655,19 @@ class ScanSweep {
       const float erase = LoadOwn<Tensor::kErase>(), erased = LoadOwn<Tensor::kErased>();
       wrote = k * (grad_y + erase * erased);
       grad_k = grad_y - erase * erased;
-      StoreOwn(args_.grad.erase, -k * erased);
+      results.erase = -k * erased;
     }
     if constexpr (Sizes::kRwkv7) {
       const float erased = LoadOwn<Tensor::kErased>();
       wrote += LoadOwn<Tensor::kWrite>() * grad_y;
       reads = LoadOwn<Tensor::kErase>() * erased;
-      StoreOwn(args_.grad.write, grad_y);
-      StoreOwn(args_.grad.erase, t_ < valid_ ? erased : 0.0f);
+      results.write = grad_y;
+      results.erase = valid ? erased : 0.0f;
     }
-    StoreOwn(args_.grad.k, t_ < valid_ ? grad_k : 0.0f);
+    results.k = valid ? grad_k : 0.0f;
     if (!Sizes::kKeyDecay && !args_.head_decay) return;
     AddGradDecay(q * LoadOwn<Tensor::kGradQ>() - wrote);
-    StoreOwn(Sizes::kKeyDecay ? args_.grad.decay : args_.channels,
-             t_ < valid_ ? grad_decay_ : 0.0f);
+    results.decay = valid ? grad_decay_ : 0.0f;
     AddGradDecay(reads);
   }
   // Adds to the sum of dg, which may be long, with the rounding errors so far (Kahan's sum).
@@ -730,18 +767,18 @@ class ScanSweep {
   Tile& tile_;
   const ScanTileArgs& args_;
   const unsigned n_, h_;
-  const unsigned lane_, slot_;         // the thread's lane in its lines, and its first line
-  const unsigned lines_, first_line_;  // lines of the block, and the first of them
+  const unsigned lane_, slot_;  // the thread's lane in its lines, and its first line
+  const unsigned first_line_;   // of the block
   const unsigned own_;  // of the thread's lines, the one whose sums it stores (if lane_ < kLines)
   size_t first_;        // row of position 0 if sequences are packed, else 0
   unsigned length_, valid_;
-  unsigned buffer_ = 0, at_ = 0, t_ = 0;  // the current position: in its piece, in the sequence
+  unsigned buffer_ = 0, at_ = 0;  // the current position: its buffer, and its place in the piece
   float next_decay_ = 0, next_beta_ = 0;  // of position thread() of the piece being copied
   float grad_decay_ = 0, lost_ = 0;       // of line own_: the sum of dg, and its rounding error
   float state_[kLines][kElements];
 };
 
-// Grid: x = sequence and head, y = groups of Sizes::LinesOf(threads) lines.
+// Grid: x = sequence and head, y = groups of Sizes::kBlockLines lines.
 template <class Sizes, class Tile>
 LINNET_TILE void ScanSweepTile(Tile& tile, const ScanTileArgs& args) {
   ScanSweep<Tile, Sizes>(tile, args).Run();
