@@ -477,7 +477,13 @@ class Tracing(Case):
         def loss(q):
             return linnet.causal_linear_attention(q, k, v).square().sum()
 
-        self.near(functorch.grad(loss)(q), torch.autograd.grad(loss(leaf), leaf)[0])
+        try:
+            grad = functorch.grad(loss)(q)
+        except RuntimeError as error:  # since some version after 1.13
+            if "cannot use C++ torch::autograd::Function with functorch" in str(error):
+                self.skipTest("this PyTorch has no functorch transforms of autograd functions in C++")
+            raise
+        self.near(grad, torch.autograd.grad(loss(leaf), leaf)[0])
         many = torch.stack([q, q + 1])
         self.near(functorch.vmap(lambda q: linnet.causal_linear_attention(q, k, v))(many),
                   torch.stack([linnet.causal_linear_attention(q, k, v) for q in many]))
