@@ -39,7 +39,7 @@ int Number(const char* name, int least, int most) {
 }
 
 // The first line of an error message of libtorch.
-std::string FirstLine(const std::exception& error) {
+[[maybe_unused]] std::string FirstLine(const std::exception& error) {
   const std::string_view what = error.what();
   return std::string(what.substr(0, what.find('\n')));
 }
