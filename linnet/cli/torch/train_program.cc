@@ -25,7 +25,8 @@ int WithTorchErrors(const std::function<int()>& run) {
     constexpr std::string_view kFree = " is free.";
     const size_t end = what.find(kFree);
     if (what.starts_with("CUDA out of memory") && end != std::string::npos) {
-      throw RuntimeError(what.substr(0, end + kFree.size()), " Reduce --batch or raise --accumulate");
+      throw RuntimeError(what.substr(0, end + kFree.size()),
+                         " Reduce --batch or raise --accumulate");
     }
     throw RuntimeError(what);
   }
