@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,20 +30,13 @@ namespace fs = std::filesystem;
 constexpr size_t kLongest = 64;        // characters of a name
 constexpr size_t kMostPending = 256;   // states that are being written
 constexpr char kFolder[] = ".states";  // the states of MODEL are in FOLDER/MODEL.states
+constexpr char kClaim[] = ".claim";
 
 bool IsStateName(const std::string& name) {
   return !name.empty() && name.size() <= kLongest && name[0] != '.' &&
          std::all_of(name.begin(), name.end(), [](unsigned char c) {
            return c < 128 && (std::isalnum(c) || c == '.' || c == '_' || c == '-');
          });
-}
-
-int64_t SecondsOf(const fs::path& file) {
-  std::error_code error;
-  const fs::file_time_type time = fs::last_write_time(file, error);
-  if (error) return 0;
-  const auto system = std::chrono::file_clock::to_sys(time);
-  return std::chrono::duration_cast<std::chrono::seconds>(system.time_since_epoch()).count();
 }
 
 Refusal None(const std::string& name) {
@@ -64,37 +58,48 @@ size_t MostBytes(const Model& model, double bytes) {
 
 }  // namespace
 
+// The right to write or remove the files of a name, which no other store has at the same time. On
+// file systems without locks, it holds in this store only.
+class StateStore::Claim {
+ public:
+  Claim(StateStore* store, std::string name, std::string path, int file)
+      : store_(store), name_(std::move(name)), path_(std::move(path)), file_(file) {}
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+  ~Claim() {
+    unlink(path_.c_str());
+    close(file_);
+    const std::lock_guard lock(store_->mutex_);
+    store_->taken_.erase(name_);
+  }
+
+ private:
+  StateStore* store_;
+  std::string name_, path_;
+  int file_;
+};
+
 struct StateStore::Ticket {
   StateStore* store;
-  double bytes;
-  std::optional<std::string> name;
-  uint64_t number = 0;  // 0: nothing is reserved yet
+  double bytes = 0;
+  std::unique_ptr<Claim> claim = {};
 
+  explicit Ticket(StateStore* of) : store(of) {}
+  Ticket(const Ticket&) = delete;
+  Ticket& operator=(const Ticket&) = delete;
   ~Ticket() {
-    if (number == 0) return;
     const std::lock_guard lock(store->mutex_);
     store->reserved_ -= bytes;
-    if (!name) return;
-    const auto found = store->taken_.find(*name);
-    if (found != store->taken_.end() && found->second == number) store->taken_.erase(found);
   }
 };
 
 StateStore::StateStore(const StateStoreOptions& options) : options_(options) {
   MakeFolder(options_.folder);
-  const std::string lock = fs::path(options_.folder) / "lock";
-  lock_ = open(lock.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (lock_ < 0) {
-    throw InputError(lock, ": ", std::system_category().message(errno), "; give another folder");
-  }
-  // Continues unlocked on a file system without locks.
-  if (flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    close(lock_);
-    throw InputError(options_.folder, ": another server uses this folder; give another one");
-  }
   try {
-    Scan(options_.folder);
+    Lock();
     AtomicFile probe(fs::path(options_.folder) / kProbe);  // throws if the folder is not writable
+    const std::lock_guard lock(mutex_);
+    RefreshAll();
   } catch (const fs::filesystem_error& error) {
     close(lock_);
     throw InputError(options_.folder, ": ", error.code().message(), "; give another folder");
@@ -103,6 +108,24 @@ StateStore::StateStore(const StateStoreOptions& options) : options_(options) {
     throw;
   }
   writer_ = std::thread([this] { WriteLoop(); });
+}
+
+// Takes a shared lock of the folder. A store that gets the exclusive lock first is alone, and
+// sweeps. (flock() fails otherwise than with EWOULDBLOCK on file systems without locks.)
+void StateStore::Lock() {
+  const std::string path = fs::path(options_.folder) / "lock";
+  lock_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (lock_ < 0) {
+    throw InputError(path, ": ", std::system_category().message(errno), "; give another folder");
+  }
+  if (flock(lock_, LOCK_EX | LOCK_NB) == 0) Sweep();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (flock(lock_, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (std::chrono::steady_clock::now() > end) {  // no store sweeps that long
+      throw InputError(options_.folder, ": another program has locked ", path);
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
 }
 
 StateStore::~StateStore() {
@@ -115,50 +138,138 @@ StateStore::~StateStore() {
   close(lock_);
 }
 
-void StateStore::Scan(const std::string& folder) {
+void StateStore::Sweep() const {
   std::vector<fs::path> orphans;
   std::error_code error;
-  const auto is_mine = [](const std::string& name) { return IsSnapshotFile(name, IsStateName); };
-  for (const fs::directory_entry& of_model : fs::directory_iterator(folder)) {
-    // Links are not followed: they may lead to files that are not the server's.
-    if (of_model.path().extension() != kFolder ||
-        !fs::is_directory(of_model.symlink_status(error))) {
-      continue;
+  for (const fs::directory_entry& file : fs::directory_iterator(options_.folder)) {
+    if (file.path().extension() == kClaim && IsStateName(file.path().stem())) {
+      orphans.push_back(file.path());
     }
-    for (const fs::directory_entry& file : fs::directory_iterator(of_model.path())) {
-      if (IsOrphan(file, is_mine)) orphans.push_back(file.path());
+  }
+  const auto is_mine = [](const std::string& name) { return IsSnapshotFile(name, IsStateName); };
+  for (const auto& [model, folder] : ModelFolders()) {
+    for (const fs::directory_entry& file : fs::directory_iterator(folder)) {
       const std::string name = file.path().filename();
-      if (!is_mine(name) || !fs::is_regular_file(file.symlink_status(error))) continue;
-      Info info{.name = file.path().stem(), .model = of_model.path().stem()};
-      if (StateFile(info.name) == name) {
-        info.bytes = SnapshotBytes(BaseOf(info));
-        info.created = SecondsOf(file.path());
-        Add(info);
-      } else if (!fs::exists(fs::symlink_status(StateFile(BaseOf(info)), error))) {
-        orphans.push_back(file.path());  // outputs without a state
-      }
+      const std::string state = StateFile(fs::path(folder) / file.path().stem());
+      // Outputs without a state were about to get one.
+      const bool outputs = is_mine(name) && fs::is_regular_file(file.symlink_status(error)) &&
+                           !fs::exists(fs::symlink_status(state, error));
+      if (IsOrphan(file, is_mine) || outputs) orphans.push_back(file.path());
     }
   }
   for (const fs::path& orphan : orphans) fs::remove(orphan, error);
+}
+
+std::map<std::string, std::string> StateStore::ModelFolders() const {
+  std::map<std::string, std::string> folders;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(options_.folder)) {
+    // Links are not followed: they may lead to files that are not the server's.
+    if (entry.path().extension() == kFolder && fs::is_directory(entry.symlink_status(error))) {
+      folders[entry.path().stem()] = entry.path();
+    }
+  }
+  return folders;
 }
 
 std::string StateStore::BaseOf(const Info& info) const {
   return fs::path(options_.folder) / (info.model + kFolder) / info.name;
 }
 
-const StateStore::Entry& StateStore::At(const std::string& name) const {
+std::optional<StateStore::Entry> StateStore::Look(const std::string& model,
+                                                  const std::string& name) const {
+  Info info{.name = name, .model = model};
+  const std::string base = BaseOf(info);
+  struct stat file = {};
+  if (lstat(StateFile(base).c_str(), &file) != 0 || !S_ISREG(file.st_mode)) return std::nullopt;
+  info.bytes = SnapshotBytes(base);
+  info.created = file.st_mtim.tv_sec;
+  constexpr int64_t kSecond = 1'000'000'000;
+  return Entry{info,
+               {.inode = file.st_ino,
+                .nanoseconds = int64_t{file.st_mtim.tv_sec} * kSecond + file.st_mtim.tv_nsec}};
+}
+
+void StateStore::Refresh(const std::string& name) {
+  if (!IsStateName(name)) return;
+  const auto known = states_.find(name);
+  if (known != states_.end()) {
+    const std::optional<Entry> now = Look(known->second.info.model, name);
+    if (now && now->file == known->second.file) return;
+    Erase(known);
+    if (now) return Set(*now);
+  }
+  for (const auto& [model, folder] : ModelFolders()) {
+    if (const std::optional<Entry> now = Look(model, name)) return Set(*now);
+  }
+}
+
+void StateStore::RefreshAll() {
+  const auto began = std::chrono::steady_clock::now();
+  Index before = std::move(states_);
+  states_.clear();
+  bytes_ = 0;
+  for (const auto& [model, folder] : ModelFolders()) {
+    for (const fs::directory_entry& file : fs::directory_iterator(folder)) {
+      const std::string name = file.path().stem();
+      if (!IsStateName(name) || StateFile(name) != file.path().filename()) continue;
+      std::optional<Entry> now = Look(model, name);
+      if (!now) continue;
+      const auto known = before.find(name);
+      if (known != before.end() && known->second.file == now->file) {
+        now->snapshot = known->second.snapshot;
+      }
+      Set(*now);
+    }
+  }
+  // Many states take long to look at: at most a fiftieth of the time goes into that.
+  const auto end = std::chrono::steady_clock::now();
+  fresh_until_ = end + std::max<std::chrono::steady_clock::duration>(std::chrono::seconds(1),
+                                                                     50 * (end - began));
+}
+
+StateStore::Entry& StateStore::At(const std::string& name) {
+  Refresh(name);
   const auto found = states_.find(name);
   if (found == states_.end()) throw None(name);
   return found->second;
 }
 
-void StateStore::Add(const Info& info) {
-  states_[info.name] = {info, ++last_number_, {}};
-  bytes_ += info.bytes;
+void StateStore::Set(const Entry& entry) {
+  const auto known = states_.find(entry.info.name);
+  if (known != states_.end()) Erase(known);
+  states_.emplace(entry.info.name, entry);
+  bytes_ += entry.info.bytes;
+}
+
+void StateStore::Erase(Index::iterator entry) {
+  bytes_ -= entry->second.info.bytes;
+  states_.erase(entry);
 }
 
 void StateStore::Log(const std::string& line) const {
   if (options_.log) options_.log(line);
+}
+
+std::unique_ptr<StateStore::Claim> StateStore::Take(const std::string& name) {
+  if (taken_.contains(name)) return nullptr;
+  const std::string path = fs::path(options_.folder) / (name + kClaim);
+  while (true) {
+    const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (file < 0) {
+      Log(StrCat(path, ": ", std::system_category().message(errno)));
+      throw RuntimeError("the state '", name, "' was not kept: its name could not be claimed");
+    }
+    const bool locked = flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    struct stat info = {};
+    const bool removed = fstat(file, &info) != 0 || info.st_nlink == 0;  // a claim that has ended
+    if (!locked && !removed) {
+      taken_.insert(name);
+      return std::make_unique<Claim>(this, name, path, file);
+    }
+    close(file);
+    if (locked) return nullptr;
+  }
 }
 
 std::string StateStore::NewName() { return RandomName("state-"); }
@@ -170,11 +281,17 @@ std::shared_ptr<void> StateStore::Reserve(const Model& model, size_t count,
                      " letters, digits, '.', '_' and '-', and no '.' at the beginning");
   }
   const double bytes = static_cast<double>(count) * FileBytes(model);
-  auto ticket = std::make_shared<Ticket>(Ticket{this, bytes, name});
+  // Declared before the lock: if it is destroyed by an exception, it locks mutex_.
+  auto ticket = std::make_shared<Ticket>(this);
   const std::lock_guard lock(mutex_);
-  if (name && (states_.contains(*name) || taken_.contains(*name))) {
-    throw Refusal{
-        409, StrCat("there is a state '", *name, "'; choose another name, or delete it first")};
+  if (std::chrono::steady_clock::now() > fresh_until_) RefreshAll();
+  if (name) {
+    ticket->claim = Take(*name);
+    if (ticket->claim) Refresh(*name);
+    if (!ticket->claim || states_.contains(*name)) {
+      throw Refusal{
+          409, StrCat("there is a state '", *name, "'; choose another name, or delete it first")};
+    }
   }
   if (bytes_ + reserved_ + bytes > options_.bytes) {
     throw Refusal{507, StrCat("no room for ", count == 1 ? "another state" : "more states",
@@ -184,10 +301,7 @@ std::shared_ptr<void> StateStore::Reserve(const Model& model, size_t count,
   if (pending_.size() >= kMostPending) {
     throw Refusal{429, "too many states are being written; try again in a moment"};
   }
-  const uint64_t number = ++last_number_;
-  if (name) taken_[*name] = number;
-  reserved_ += bytes;
-  ticket->number = number;
+  reserved_ += ticket->bytes = bytes;
   return ticket;
 }
 
@@ -212,7 +326,9 @@ void StateStore::WriteLoop() {
     lock.unlock();
     const bool written = Write(pending);
     lock.lock();
-    if (written) Add(pending.info);
+    if (written) {
+      if (const auto entry = Look(pending.info.model, pending.info.name)) Set(*entry);
+    }
     lock.unlock();
     try {
       pending.done(written ? "" : "the state was not kept: its file could not be written");
@@ -232,8 +348,6 @@ bool StateStore::Write(Pending& pending) const {
     if (fs::is_symlink(folder)) throw InputError(folder.string(), ": a link; remove it");
     RemoveSnapshot(base);  // a link or the like, which is not to be written through
     WriteSnapshot(base, pending.snapshot, *pending.model);
-    pending.info.bytes = SnapshotBytes(base);
-    pending.info.created = SecondsOf(StateFile(base));
     return true;
   } catch (const std::exception& error) {
     RemoveSnapshot(base);
@@ -244,67 +358,65 @@ bool StateStore::Write(Pending& pending) const {
 
 std::shared_ptr<const Snapshot> StateStore::Find(const std::string& model_name, const Model& model,
                                                  const std::string& name) {
-  Info info;
-  uint64_t number = 0;
+  Entry entry;
   {
     const std::lock_guard lock(mutex_);
-    const Entry& entry = At(name);
+    entry = At(name);
     if (entry.info.model != model_name) throw None(name);
     if (auto snapshot = entry.snapshot.lock()) return snapshot;
-    info = entry.info, number = entry.number;
   }
   std::shared_ptr<const Snapshot> snapshot;
   try {
     snapshot = std::make_shared<const Snapshot>(
-        ReadSnapshot(BaseOf(info), model, MostBytes(model, info.bytes)));
+        ReadSnapshot(BaseOf(entry.info), model, MostBytes(model, entry.info.bytes)));
   } catch (const Error& error) {
     Log(error.what());
   }
   const std::lock_guard lock(mutex_);
-  const auto found = states_.find(name);
-  // Otherwise the state was removed meanwhile, and its name perhaps given to another one.
-  if (found == states_.end() || found->second.number != number) throw None(name);
+  Entry& now = At(name);
+  // Otherwise the state was removed meanwhile, and its name given to another one.
+  if (now.file != entry.file) throw None(name);
   if (!snapshot) {
     throw Refusal{409,
                   StrCat("the state '", name,
                          "' cannot be used: its files are damaged, or other weights or another "
                          "precision of the model made it")};
   }
-  if (auto other = found->second.snapshot.lock()) return other;  // another request was faster
-  found->second.snapshot = snapshot;
+  if (auto other = now.snapshot.lock()) return other;  // another request was faster
+  now.snapshot = snapshot;
   return snapshot;
 }
 
-std::vector<StateStore::Info> StateStore::List() const {
+std::vector<StateStore::Info> StateStore::List() {
   const std::lock_guard lock(mutex_);
+  RefreshAll();
   std::vector<Info> list;
   for (const auto& [name, entry] : states_) list.push_back(entry.info);
   return list;
 }
 
-StateStore::Info StateStore::Get(const std::string& name) const {
+StateStore::Info StateStore::Get(const std::string& name) {
   const std::lock_guard lock(mutex_);
   return At(name).info;
 }
 
 void StateStore::Remove(const std::string& name) {
-  Entry entry;
-  uint64_t number = 0;
-  {
+  std::unique_ptr<Claim> claim;
+  Info info;
+  // The store that wrote the state gives up its claim a moment after it has answered.
+  constexpr int kTries = 200;
+  for (int i = 0; !claim && i < kTries; ++i) {
+    if (i > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
     const std::lock_guard lock(mutex_);
-    entry = At(name);
-    taken_[name] = number = ++last_number_;
-    states_.erase(name);
+    At(name);
+    claim = Take(name);
+    if (claim) info = At(name).info;  // that of a new state, if another store was faster
   }
-  const bool removed = RemoveSnapshot(BaseOf(entry.info));
+  if (!claim) throw Refusal{409, StrCat("the state '", name, "' is being written or removed")};
+  const bool removed = RemoveSnapshot(BaseOf(info));
   const std::lock_guard lock(mutex_);
-  if (taken_[name] == number) taken_.erase(name);
-  if (removed) {
-    bytes_ -= entry.info.bytes;
-  } else {
-    states_.emplace(name, entry);
-    throw RuntimeError("the state '", name, "' could not be removed");
-  }
+  Refresh(name);
+  if (!removed) throw RuntimeError("the state '", name, "' could not be removed");
 }
 
 }  // namespace linnet::server

@@ -10,11 +10,18 @@
 // A state never changes: a continued text makes a new one. It is kept until somebody removes it;
 // once the files reach options.bytes, further states are refused. A state has the file
 // FOLDER/MODEL.states/NAME.state and, for the outputs, NAME.outputs (snapshot_files.h). Files are
-// written on a thread of their own and synced before `done` is called. A folder belongs to one
-// store at a time.
+// written on a thread of their own and synced before `done` is called.
+//
+// Several stores, of processes on one or several machines, may share a folder. Each has an index of
+// the files and compares it with the folder: for one name whenever the name is used, and for all
+// names when states are listed and, at most once a second, when room is reserved. (More rarely if
+// there are so many that this takes more than 20 ms.) So stores may together exceed options.bytes
+// by what they begin to write in this time. A name that is being written or removed is claimed by a
+// lock of the file FOLDER/NAME.claim, which ends with the process.
 #ifndef LINNET_SERVER_STATE_STORE_H_
 #define LINNET_SERVER_STATE_STORE_H_
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -23,6 +30,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -41,8 +49,8 @@ struct StateStoreOptions {
 
 class StateStore : public StateKeeper {
  public:
-  // Throws InputError if the folder cannot be created, read or written, or if another store uses
-  // it. Removes what killed processes left: temporary files, and outputs without a state.
+  // Throws InputError if the folder cannot be created, read or written. If no other store uses the
+  // folder, removes what killed processes left: temporary files, claims, outputs without a state.
   explicit StateStore(const StateStoreOptions& options);
   ~StateStore() override;  // writes all pending states
 
@@ -61,17 +69,26 @@ class StateStore : public StateKeeper {
     int64_t created = 0;  // seconds since 1970
   };
   // All states, in the order of their names.
-  std::vector<Info> List() const;
-  // Throw Refusal (404) if there is no such state. Remove() throws RuntimeError if that fails.
-  Info Get(const std::string& name) const;
+  std::vector<Info> List();
+  // Throw Refusal (404) if there is no such state. Remove() throws RuntimeError if that fails, and
+  // Refusal (409) if the state is still being written.
+  Info Get(const std::string& name);
   void Remove(const std::string& name);
 
  private:
+  // Tells a file from another one that later has its path.
+  struct FileId {
+    uint64_t inode = 0;
+    int64_t nanoseconds = 0;  // of its last change
+    bool operator==(const FileId&) const = default;
+  };
   struct Entry {
     Info info;
-    uint64_t number;                         // different for each state that is ever kept
-    std::weak_ptr<const Snapshot> snapshot;  // if it is in use
+    FileId file;
+    std::weak_ptr<const Snapshot> snapshot = {};  // if it is in use
   };
+  using Index = std::map<std::string, Entry>;  // by name
+  class Claim;
   struct Ticket;  // what Reserve() returns
   struct Pending {
     Info info;
@@ -80,25 +97,33 @@ class StateStore : public StateKeeper {
     std::function<void(const std::string& fault)> done;
   };
 
-  void Scan(const std::string& folder);
+  void Lock();
+  void Sweep() const;
+  // The folders FOLDER/MODEL.states, by model.
+  std::map<std::string, std::string> ModelFolders() const;
   std::string BaseOf(const Info& info) const;
-  // The entry of this name. Requires mutex_; throws Refusal (404).
-  const Entry& At(const std::string& name) const;
-  void Add(const Info& info);  // requires mutex_
+  // The entry of a state, from its files; nullopt if there are none.
+  std::optional<Entry> Look(const std::string& model, const std::string& name) const;
+  // The functions from here to Log() require mutex_. Refresh() compares the index with the files of
+  // a name, RefreshAll() with all files. At() throws Refusal (404) if there is no such state.
+  void Refresh(const std::string& name);
+  void RefreshAll();
+  Entry& At(const std::string& name);
+  void Set(const Entry& entry);
+  void Erase(Index::iterator entry);
   void Log(const std::string& line) const;
+  std::unique_ptr<Claim> Take(const std::string& name);  // null if the name is taken
   void WriteLoop();
   bool Write(Pending& pending) const;
 
   const StateStoreOptions options_;
-  int lock_ = -1;             // the file whose lock says that this store uses the folder
+  int lock_ = -1;             // the file whose lock says that a store uses the folder
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable wake_;
-  std::map<std::string, Entry> states_;  // by name
-  // Names that are reserved, or whose files are being removed, and the number of their owner: of
-  // the Ticket, or of the call of Remove().
-  std::map<std::string, uint64_t> taken_;
+  Index states_;
+  std::chrono::steady_clock::time_point fresh_until_;  // then, states_ is compared with the folder
+  std::set<std::string> taken_;                        // names that this store has claimed
   double bytes_ = 0, reserved_ = 0;  // of the files, and for states that are not written yet
-  uint64_t last_number_ = 0;
   std::deque<Pending> pending_;
   bool stop_ = false;
   std::thread writer_;

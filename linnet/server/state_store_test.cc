@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -161,8 +162,8 @@ TEST_F(States, AreRefusedWithAReason) {
 }
 
 TEST_F(States, CannotBeUsedIfDamagedOrOfOtherWeights) {
-  const auto refusal = [](const RunningServer& of) {
-    return Complete(of, {{"state", "a"}}, 409)["error"]["message"].get<std::string>();
+  const auto refusal = [](const RunningServer& of, int status = 409) {
+    return Complete(of, {{"state", "a"}}, status)["error"]["message"].get<std::string>();
   };
   {
     const RunningServer server = Serve();
@@ -174,7 +175,7 @@ TEST_F(States, CannotBeUsedIfDamagedOrOfOtherWeights) {
   fs::resize_file(file, fs::file_size(file) / 2);
   refusal(server);
   fs::remove(file);
-  refusal(server);
+  refusal(server, 404);
 }
 
 TEST_F(States, FitIntoTheFolder) {
@@ -196,12 +197,21 @@ TEST_F(States, FitIntoTheFolder) {
 TEST_F(States, SweepWhatKilledProcessesLeft) {
   const std::string folder = folder_ + "/text.states/";
   fs::create_directories(folder);
-  for (const char* name : {"a.outputs", "notes.txt", "b.state"})
-    std::ofstream(folder + name) << "x";
+  const auto leave = [](const std::string& path) { std::ofstream(path) << "x"; };
+  for (const char* name : {"a.outputs", "notes.txt", "b.state"}) leave(folder + name);
+  leave(folder_ + "/c.claim");
   const RunningServer server = Serve();
   EXPECT_FALSE(fs::exists(folder + "a.outputs"));
+  EXPECT_FALSE(fs::exists(folder_ + "/c.claim"));
   EXPECT_TRUE(fs::exists(folder + "notes.txt"));
   Complete(server, {{"state", "b"}}, 409);
+  // While a server runs, another one sweeps nothing, since it cannot know what the first one does.
+  leave(folder + "a.outputs");
+  leave(folder_ + "/c.claim");
+  const RunningServer second = Serve();
+  EXPECT_TRUE(fs::exists(folder + "a.outputs"));
+  Post(second, "/v1/states", {{"prompt", "x"}, {"id", "c"}});  // nobody holds the claim
+  EXPECT_FALSE(fs::exists(folder_ + "/c.claim"));
 }
 
 // Files that others put into the folder can neither fill the memory, nor stop the server, nor lead
@@ -229,16 +239,16 @@ TEST_F(States, DoNotFollowLinksOrReadFilesOfAnySize) {
   fs::remove_all(outside);
 }
 
-// Of several requests that want one name, one gets it.
+// Of several requests to two servers that want one name, one gets it.
 TEST_F(States, HaveOneNameEach) {
-  const RunningServer server = Serve();
+  const RunningServer servers[] = {Serve(), Serve()};
   std::atomic<int> kept{0}, refused{0};
   std::vector<std::thread> clients;
   for (int i = 0; i < 8; ++i) {
-    clients.emplace_back([&] {
+    clients.emplace_back([&, i] {
       const json body = {{"prompt", std::string(200, 'x')}, {"id", "a"}};
       const httplib::Result result =
-          Client(server).Post("/v1/states", body.dump(), "application/json");
+          Client(servers[i % 2]).Post("/v1/states", body.dump(), "application/json");
       kept += result && result->status == 200;
       refused += result && result->status == 409;
     });
@@ -248,9 +258,83 @@ TEST_F(States, HaveOneNameEach) {
   EXPECT_EQ(refused, 7);
 }
 
-TEST_F(States, FolderBelongsToOneServer) {
-  const RunningServer server = Serve();
-  EXPECT_THROW(StateStore({.folder = folder_}), Error);
+TEST_F(States, AreSharedByTheServersOfAFolder) {
+  const RunningServer a = Serve(), b = Serve();
+  const auto text = [](const RunningServer& server) {
+    return Joined({Complete(server, {{"state", "tale"}, {"max_tokens", 20}})["choices"][0]});
+  };
+  Post(a, "/v1/states", {{"prompt", "abc def"}, {"id", "tale"}});
+  const std::string first = text(a);
+  EXPECT_EQ(text(b), first);
+  EXPECT_EQ(json::parse(Client(b).Get("/v1/states")->body)["data"][0]["id"], "tale");
+  Post(b, "/v1/states", {{"prompt", "x"}, {"id", "tale"}}, 409);
+  // b removes the state and makes another one of this name: a must not use what it has read.
+  EXPECT_EQ(Client(b).Delete("/v1/states/tale")->status, 200);
+  Complete(a, {{"state", "tale"}}, 404);
+  EXPECT_EQ(Client(a).Get("/v1/states/tale")->status, 404);
+  EXPECT_EQ(Client(a).Delete("/v1/states/tale")->status, 404);
+  Post(b, "/v1/states", {{"prompt", "zyx"}, {"id", "tale"}});
+  const std::string second = text(b);
+  EXPECT_NE(second, first);
+  EXPECT_EQ(text(a), second);
+}
+
+// Clients of two servers keep, use and remove states of a few names; every answer is a right one.
+TEST_F(States, OfFewNamesAreUsedByManyClients) {
+  const RunningServer servers[] = {Serve(), Serve()};
+  const std::string prompt(Engine::kCutPositions, 'x');  // so continuations are exact
+  const json want = Complete(servers[0], {{"prompt", prompt}, {"max_tokens", 4}})["choices"][0];
+  std::atomic<int> kept{0}, used{0}, wrong{0};
+  std::vector<std::thread> clients;
+  for (int i = 0; i < 6; ++i) {
+    clients.emplace_back([&, i] {
+      for (int round = 0; round < 20; ++round) {
+        const std::string name(1, static_cast<char>('a' + (i + round) % 3));
+        httplib::Client client = Client(servers[(i + round / 2) % 2]);
+        const auto post = [&](const std::string& path, const json& body) {
+          return client.Post(path, body.dump(), "application/json");
+        };
+        const auto keep = post("/v1/states", {{"prompt", prompt}, {"id", name}});
+        kept += keep && keep->status == 200;
+        wrong += !keep || (keep->status != 200 && keep->status != 409);
+        const auto use =
+            post("/v1/completions",
+                 {{"state", name}, {"max_tokens", 4}, {"temperature", 0}, {"logprobs", 0}});
+        if (use && use->status == 200) {
+          ++used;
+          const json choice = json::parse(use->body)["choices"][0];
+          wrong += Joined({choice}) != Joined({want});
+        } else {
+          wrong += !use || use->status != 404;
+        }
+        const auto removed = client.Delete("/v1/states/" + name);
+        wrong += !removed || (removed->status != 200 && removed->status != 404);
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_GT(kept, 0);
+  EXPECT_GT(used, 0);
+}
+
+// Each server counts the other's states, a second after they were kept or removed.
+TEST_F(States, OfAllServersFitIntoTheFolder) {
+  double bytes = 0;
+  {
+    const RunningServer server = Serve();
+    Post(server, "/v1/states", {{"prompt", "x"}, {"id", "a"}});
+    bytes = json::parse(Client(server).Get("/v1/states/a")->body)["bytes"];
+  }
+  constexpr double kHeaders = 8192;
+  const RunningServer a = Serve(2 * bytes + kHeaders), b = Serve(2 * bytes + kHeaders);
+  const auto wait = [] { std::this_thread::sleep_for(std::chrono::milliseconds(1100)); };
+  Post(b, "/v1/states", {{"prompt", "x"}, {"id", "b"}});
+  wait();
+  Post(a, "/v1/states", {{"prompt", "x"}, {"id", "c"}}, 507);
+  EXPECT_EQ(Client(b).Delete("/v1/states/b")->status, 200);
+  wait();
+  Post(a, "/v1/states", {{"prompt", "x"}, {"id", "c"}});
 }
 
 TEST_F(States, NeedAFolder) {
