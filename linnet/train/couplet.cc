@@ -115,21 +115,25 @@ class CoupletTask : public Task {
             loss.read};
   }
 
-  Metrics Validate(nn::Network& network) override {
+  std::vector<double> ValidationSums(nn::Network& network, const Part& part) override {
     constexpr size_t kBatch = 64;
     double nats = 0;
     int64_t counted = 0, right = 0;
     for (size_t begin = 0; begin < validation_.size(); begin += kBatch) {
+      if (!part.Has(begin / kBatch)) continue;
       const TokenLoss loss = Evaluate(
           network,
           std::span(validation_).subspan(begin, std::min(kBatch, validation_.size() - begin)));
       nats += loss.nats.item<double>();
       counted += loss.counted, right += loss.right.item<int64_t>();
     }
-    const double mean = nats / static_cast<double>(counted);
+    return {nats, static_cast<double>(counted), static_cast<double>(right)};
+  }
+  Metrics MetricsOf(const std::vector<double>& sums) const override {
+    const double mean = sums[0] / sums[1];
     return {{"nats_per_character", mean},
             {"perplexity", std::exp(mean)},
-            {"accuracy", static_cast<double>(right) / static_cast<double>(counted)}};
+            {"accuracy", sums[2] / sums[1]}};
   }
 
   std::string Data() const override { return StrCat("couplets: ", train_.size(), " pairs"); }

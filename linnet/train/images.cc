@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <numeric>
 
 #include "linnet/error.h"
 #include "linnet/nn/losses.h"
@@ -79,18 +80,20 @@ class ImagesTask : public Task {
     return {bits, {{"bits_per_dim", bits.detach()}}, TokensPerStep()};
   }
 
-  Metrics Validate(nn::Network& network) override {
+  std::vector<double> ValidationSums(nn::Network& network, const Part& part) override {
+    constexpr size_t kBatch = 16;
     double sum = 0;
-    std::vector<uint32_t> indices;
-    for (size_t begin = 0; begin < validation_.size(); begin += indices.size()) {
-      indices.clear();
-      for (size_t i = begin; i < std::min(begin + 16, validation_.size()); ++i) {
-        indices.push_back(static_cast<uint32_t>(i));
-      }
+    for (size_t begin = 0; begin < validation_.size(); begin += kBatch) {
+      if (!part.Has(begin / kBatch)) continue;
+      std::vector<uint32_t> indices(std::min(kBatch, validation_.size() - begin));
+      std::iota(indices.begin(), indices.end(), static_cast<uint32_t>(begin));
       const Tensor pixels = ToDevice(Pixels(validation_, indices), network.device());
       sum += BitsPerDim(network, pixels).item<double>() * static_cast<double>(indices.size());
     }
-    return {{"bits_per_dim", sum / static_cast<double>(validation_.size())}};
+    return {sum};
+  }
+  Metrics MetricsOf(const std::vector<double>& sums) const override {
+    return {{"bits_per_dim", sums[0] / static_cast<double>(validation_.size())}};
   }
 
   std::string Data() const override {

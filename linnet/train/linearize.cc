@@ -215,7 +215,7 @@ class Matching {
   Metrics Validated(nn::Network& network, const char* what) const {
     torch::NoGradGuard no_grad;
     network.eval();
-    const Metrics metrics = task_->Validate(network);
+    const Metrics metrics = task_->MetricsOf(task_->ValidationSums(network, {}));
     if (&network == model_.get()) network.train();
     if (hooks_.progress) hooks_.progress->Finish(StrCat(what, ": validation ", Show(metrics)));
     return metrics;

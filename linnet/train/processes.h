@@ -23,9 +23,9 @@ namespace linnet::train {
 class Processes {
  public:
   static constexpr std::chrono::minutes kJoinTime{30};
-  // Long enough for the others to wait while the first process validates. A process that ends needs
-  // no timeout: the others see its connections close.
-  static constexpr std::chrono::hours kAnswerTime{3};
+  // Long enough for an update, or a part of a validation, on the slowest process. A process that
+  // ends needs no timeout: the others see its connections close.
+  static constexpr std::chrono::minutes kAnswerTime{30};
   // For processes of one parent, which mostly fail together. The first process reports its error at
   // once, and the parent ends the others, which wait this long before they report theirs. A lost
   // connection is reported after twice this time, because the process that failed reports first.

@@ -153,13 +153,16 @@ class SpeechTask : public Task {
             batch.lengths.sum().item<int64_t>()};
   }
 
-  Metrics Validate(nn::Network& network) override {
+  std::vector<double> ValidationSums(nn::Network& network, const Part& part) override {
+    constexpr size_t kBatch = 16;
     ErrorRate errors;
     double sum = 0;
-    std::vector<Picked> picked;
-    for (size_t i = 0; i < validation_.size(); ++i) {
-      picked.push_back({validation_[i].frames[0], &validation_[i]});
-      if (picked.size() < 16 && i + 1 < validation_.size()) continue;
+    for (size_t begin = 0; begin < validation_.size(); begin += kBatch) {
+      if (!part.Has(begin / kBatch)) continue;
+      std::vector<Picked> picked;
+      for (size_t i = begin; i < std::min(begin + kBatch, validation_.size()); ++i) {
+        picked.push_back({validation_[i].frames[0], &validation_[i]});
+      }
       const Batch batch = MakeBatch(picked, network.device());
       Tensor log_probs;
       const Tensor nats = Nats(network, batch, &log_probs);
@@ -174,10 +177,11 @@ class SpeechTask : public Task {
         const auto& said = picked[n].example->phones;
         errors.Add(std::vector<int>(said.begin(), said.end()), heard.labels);
       }
-      picked.clear();
     }
-    return {{"phone_error_rate", errors.rate()},
-            {"nats_per_phone", sum / static_cast<double>(errors.reference())}};
+    return {static_cast<double>(errors.errors()), sum, static_cast<double>(errors.reference())};
+  }
+  Metrics MetricsOf(const std::vector<double>& sums) const override {
+    return {{"phone_error_rate", sums[0] / sums[2]}, {"nats_per_phone", sums[1] / sums[2]}};
   }
 
   std::string Data() const override {

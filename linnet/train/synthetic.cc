@@ -34,18 +34,21 @@ StepLoss SyntheticTask::Loss(nn::Network& network, int64_t step, const Part& par
   return Evaluate(network, Philox(config_.seed, static_cast<uint64_t>(step)), part);
 }
 
-Metrics SyntheticTask::Validate(nn::Network& network) {
-  // Enough sequences for a stable metric, from random streams that no training step uses.
+std::vector<double> SyntheticTask::ValidationSums(nn::Network& network, const Part& part) {
+  // Enough sequences for stable metrics, from random streams that no training step uses.
   const int batches = (kValidationSequences + config_.batch - 1) / config_.batch;
-  Metrics mean;
+  std::vector<double> sums(3);  // loss, accuracy, number of batches
   for (int i = 0; i < batches; ++i) {
+    if (!part.Has(static_cast<size_t>(i))) continue;
     const Metrics metrics =
         Read(Evaluate(network, Philox(config_.seed, ~static_cast<uint64_t>(i)), {}).metrics);
-    if (i == 0) mean = metrics;
-    for (size_t m = 0; m < mean.size() && i > 0; ++m) mean[m].second += metrics[m].second;
+    sums[0] += metrics[0].second, sums[1] += metrics[1].second, sums[2] += 1;
   }
-  for (auto& [name, sum] : mean) sum /= batches;
-  return mean;
+  return sums;
+}
+
+Metrics SyntheticTask::MetricsOf(const std::vector<double>& sums) const {
+  return {{"loss", sums[0] / sums[2]}, {"accuracy", sums[1] / sums[2]}};
 }
 
 StepLoss SyntheticTask::Evaluate(nn::Network& network, Philox rng, const Part& part) const {

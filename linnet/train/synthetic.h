@@ -3,6 +3,7 @@
 #define LINNET_TRAIN_SYNTHETIC_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "linnet/rng.h"
 #include "linnet/tasks/masked_batch.h"
@@ -18,7 +19,8 @@ class SyntheticTask : public Task {
   ModelSpec Spec() const override;
   int64_t TokensPerStep() const override { return int64_t{config_.batch} * Length(); }
   StepLoss Loss(nn::Network& network, int64_t step, const Part& part) override;
-  Metrics Validate(nn::Network& network) override;
+  std::vector<double> ValidationSums(nn::Network& network, const Part& part) override;
+  Metrics MetricsOf(const std::vector<double>& sums) const override;
 
  protected:
   virtual int Vocabulary() const = 0;

@@ -39,13 +39,16 @@ Metrics Read(const DeviceMetrics& metrics);
 // Copies `host` to `device`. A copy to a GPU is asynchronous; the GPU's later work waits for it.
 torch::Tensor ToDevice(const torch::Tensor& host, torch::Device device);
 
-// A part of an update's batch. Losses and metrics of the parts add up to those of the whole batch.
+// A part of an update's batch, or of the batches of a validation. Losses, metrics and sums of the
+// parts add up to those of the whole.
 struct Part {
   int index = 0, count = 1;
 
   // The range of this part's rows in a batch of `batch` rows.
   int64_t Begin(int64_t batch) const { return batch * index / count; }
   int64_t End(int64_t batch) const { return batch * (index + 1) / count; }
+  // Whether batch i of a validation is in this part.
+  bool Has(size_t i) const { return i % static_cast<size_t>(count) == static_cast<size_t>(index); }
 };
 
 struct StepLoss {
@@ -74,8 +77,11 @@ class Task {
   // default, no tensors, means that the task does not support --cuda-graph.
   virtual std::vector<torch::Tensor> BatchTensors(int64_t) { return {}; }
   virtual StepLoss LossOf(nn::Network&, const std::vector<torch::Tensor>&) { return {}; }
-  // Validates the model. Lower values of the first metric must be better: --lr-patience uses it.
-  virtual Metrics Validate(nn::Network& model) = 0;
+  // Validates the model, in two halves: the sums over a part of the validation set's batches, and
+  // the metrics of the parts' total. Each part has the same number of sums. Lower values of the
+  // first metric must be better: --lr-patience uses it.
+  virtual std::vector<double> ValidationSums(nn::Network& model, const Part& part) = 0;
+  virtual Metrics MetricsOf(const std::vector<double>& sums) const = 0;
   // A short description of the training data.
   virtual std::string Data() const = 0;
   // Remarks on the data, printed before training; one line each.

@@ -65,10 +65,12 @@ class TextTask : public Task {
   }
 
   // Evaluates consecutive windows of the validation text, each without the text before it.
-  Metrics Validate(nn::Network& network) override {
+  std::vector<double> ValidationSums(nn::Network& network, const Part& part) override {
+    constexpr size_t kBatch = 16;
     const auto window = static_cast<size_t>(config_.context);
-    double nats = 0;
-    int64_t counted = 0, windows = 0;
+    double nats = 0, counted = 0;
+    int64_t windows = 0;
+    size_t batches = 0;
     std::vector<TokenSequence> batch;
     for (size_t begin = 0; begin < validation_.size() && windows < config_.validation_windows;
          begin += window) {
@@ -76,13 +78,18 @@ class TextTask : public Task {
       ++windows;
       const bool last =
           begin + window >= validation_.size() || windows == config_.validation_windows;
-      if (batch.size() < 16 && !last) continue;
-      const TokenLoss loss = Evaluate(network, batch);
-      nats += loss.nats.item<double>();
-      counted += loss.counted;
+      if (batch.size() < kBatch && !last) continue;
+      if (part.Has(batches++)) {
+        const TokenLoss loss = Evaluate(network, batch);
+        nats += loss.nats.item<double>();
+        counted += static_cast<double>(loss.counted);
+      }
       batch.clear();
     }
-    return {{"bits_per_token", nats / static_cast<double>(counted) / std::numbers::ln2}};
+    return {nats, counted};
+  }
+  Metrics MetricsOf(const std::vector<double>& sums) const override {
+    return {{"bits_per_token", sums[0] / sums[1] / std::numbers::ln2}};
   }
 
   std::string Data() const override {

@@ -517,22 +517,19 @@ class Run {
     return metrics;
   }
 
-  // The first process validates. The others get its first metric without the name, for
-  // --lr-patience.
+  // Each process validates on a part of the validation set.
   Metrics Validate() {
     torch::NoGradGuard no_grad;
-    Metrics metrics = {{"", 0.0}};
-    if (processes_.first()) {
-      SwapAverages();
-      model_->eval();
-      metrics = task_->Validate(*model_);
-      model_->train();
-      SwapAverages();
-    }
-    const torch::Tensor first = torch::tensor({metrics[0].second}, torch::kFloat64);
-    processes_.Broadcast({first});
-    metrics[0].second = first.item<double>();
-    return metrics;
+    SwapAverages();
+    model_->eval();
+    std::vector<double> sums =
+        task_->ValidationSums(*model_, {processes_.rank(), processes_.size()});
+    model_->train();
+    SwapAverages();
+    const torch::Tensor total = torch::tensor(sums, torch::kFloat64);
+    processes_.Sum({total});
+    sums.assign(total.data_ptr<double>(), total.data_ptr<double>() + total.numel());
+    return task_->MetricsOf(sums);
   }
 
   // Throws if the loss of the next batch is not finite: the last update has then ruined the
