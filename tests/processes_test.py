@@ -108,6 +108,36 @@ class ProcessesTest(unittest.TestCase):
         for other in ("2", "4"):
             self.assert_same_run(self.dir / "0", self.dir / other, 1e-5)
 
+    def test_pieces_of_sequences_as_whole_ones(self):
+        text = self.dir / "text.txt"
+        text.write_text("".join(f"{i} times {i} is {i * i}.\n" for i in range(400)))
+        # The moments in the checkpoint hold the gradients and their squares. RAdam's first updates do not divide by the
+        # gradients' size, as Adam's do, which would enlarge the rounding errors of small ones.
+        flags = ["--data", text, "--steps", 2, "--lr-warmup", 0, "--lr", "1e-3", "--optimizer", "radam", "--context", 37,
+                 "--batch", 4]
+        for kind in ("causal-linear", "gla", "gated-delta-net", "rwkv7"):
+            whole = self.dir / kind
+            self.train(*TEXT, *flags, "--attention", kind, "--out", whole)
+            # 2 pieces; 3 pieces of unequal length; 2 groups of 2 pieces, each with half of the batch in two parts.
+            for processes, pieces, more in ((2, 2, []), (3, 3, []), (4, 2, ["--accumulate", 2])):
+                out = self.dir / f"{kind}-{processes}"
+                self.train(*TEXT, *flags, *more, "--attention", kind, "--processes", processes, "--sequence-parallel",
+                           pieces, "--out", out)
+                self.assert_same_run(whole, out, 2e-5)
+        self.train("text", "--resume", "--steps", 3, "--processes", 2, "--sequence-parallel", 2, "--out", whole)
+
+    def test_pieces_that_cannot_be_computed_are_refused(self):
+        text = self.dir / "text.txt"
+        text.write_text("one two three. " * 400)
+        two = ["--processes", 2, "--sequence-parallel", 2, "--out", self.dir / "run"]
+        data = [*TEXT, "--data", text]
+        self.refused(self.train(*data, "--attention", "full", *two, code=2), "--sequence-parallel", "full")
+        self.refused(self.train(*data, "--attention", "causal-linear,full", "--window", 8, *two, code=2), "full")
+        self.refused(self.train(*COPY, *two, code=2), "--sequence-parallel", "copy")
+        self.refused(self.train(*data, *two[2:], code=2), "not a multiple")
+        self.refused(self.train(*data, "--context", 1, *two, code=2), "--context")
+        self.assertFalse((self.dir / "run" / "model.safetensors").exists())
+
     def test_resumes_with_another_number(self):
         whole, broken = self.dir / "whole", self.dir / "broken"
         self.train(*COPY, "--steps", 40, "--out", whole)

@@ -69,10 +69,17 @@ Tensor SequenceModelImpl::At(const Tensor& tokens, const Tensor& rows) {
   return Predict(Hidden(tokens).flatten(0, 1).index_select(0, rows));
 }
 
-Tensor SequenceModelImpl::Hidden(const Tensor& tokens) {
-  const int64_t length = tokens.size(1);
-  if (length > spec().input.max_length) {
-    throw InputError("a sequence of ", length, " tokens is longer than the model's ",
+Tensor SequenceModelImpl::At(const Tensor& tokens, const Tensor& rows, const SequencePiece& piece) {
+  if (spec().input.pixel_above || !stem_.is_empty() || transformer_.recurrent.is_empty()) {
+    throw InputError("this model cannot compute pieces of sequences by themselves");
+  }
+  return Predict(Hidden(tokens, &piece).flatten(0, 1).index_select(0, rows));
+}
+
+Tensor SequenceModelImpl::Hidden(const Tensor& tokens, const SequencePiece* piece) {
+  const int64_t length = tokens.size(1), first = piece != nullptr ? piece->first : 0;
+  if (first + length > spec().input.max_length) {
+    throw InputError("a sequence of ", first + length, " tokens is longer than the model's ",
                      spec().input.max_length, " positions");
   }
   Tensor above;
@@ -84,8 +91,12 @@ Tensor SequenceModelImpl::Hidden(const Tensor& tokens) {
     if (below > 0) above.narrow(1, length - below, below).copy_(tokens.narrow(1, 0, below));
   }
   Tensor x = Values(tokens, above);
-  if (!pos_embedding_.is_empty()) x = pos_embedding_->Place(x);
+  if (!pos_embedding_.is_empty()) x = pos_embedding_->Place(x, first);
   if (!stem_.is_empty()) x = x + stem_(tokens);
+  if (piece != nullptr) {
+    RecurrentState state;
+    return transformer_.batch->Piece(dropout_(Normed(x)), state, piece->exchange);
+  }
   return transformer_.batch(dropout_(Normed(x)), Mask{.causal = true});
 }
 

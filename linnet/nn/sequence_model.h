@@ -29,6 +29,12 @@ struct SequenceState {
   StemState stem;
 };
 
+// A piece of sequences whose other pieces are computed elsewhere.
+struct SequencePiece {
+  int64_t first = 0;  // its first position
+  PieceExchange* exchange = nullptr;
+};
+
 class SequenceModelImpl : public Network {
  public:
   explicit SequenceModelImpl(const ModelSpec& spec, const TrainingOptions& options = {});
@@ -38,6 +44,10 @@ class SequenceModelImpl : public Network {
   // The head's outputs at selected positions only: int64 rows [R] -> [R, OutputSize]. Row n L + t
   // is position t of sequence n.
   torch::Tensor At(const torch::Tensor& tokens, const torch::Tensor& rows);
+  // The same for the tokens of a piece. Throws InputError for models whose embeddings need tokens
+  // of other pieces (pixel_above, a stem) or with a layer without a recurrent form.
+  torch::Tensor At(const torch::Tensor& tokens, const torch::Tensor& rows,
+                   const SequencePiece& piece);
   // int64 tokens [N] at `position` -> [N, OutputSize]. Throws InputError if a layer has no
   // recurrent form.
   torch::Tensor Step(const torch::Tensor& tokens, int64_t position, SequenceState& state);
@@ -50,9 +60,10 @@ class SequenceModelImpl : public Network {
   // Embeddings of tokens of any shape. With pixel_above, adds the embeddings of `above`, which has
   // the same shape: for each byte to predict, the byte one image row higher.
   torch::Tensor Values(const torch::Tensor& tokens, const torch::Tensor& above);
-  torch::Tensor Normed(const torch::Tensor& x);       // the embedding norm of x, if any
-  torch::Tensor Hidden(const torch::Tensor& tokens);  // the head's input, [N, L, d_model]
-  torch::Tensor Predict(const torch::Tensor& x);      // the head's outputs
+  torch::Tensor Normed(const torch::Tensor& x);  // the embedding norm of x, if any
+  // The head's input, [N, L, d_model]. piece: null for whole sequences.
+  torch::Tensor Hidden(const torch::Tensor& tokens, const SequencePiece* piece = nullptr);
+  torch::Tensor Predict(const torch::Tensor& x);  // the head's outputs
 
   torch::nn::Embedding value_embedding_ = nullptr;  // null if the head's weights are the embedding
   torch::nn::Embedding above_embedding_ = nullptr;  // null without pixel_above

@@ -461,11 +461,13 @@ bool TransformerEncoderImpl::recurrent() const {
   });
 }
 
-Tensor TransformerEncoderImpl::Piece(Tensor x, RecurrentState& state) {
+Tensor TransformerEncoderImpl::Piece(Tensor x, RecurrentState& state, PieceExchange* exchange) {
   state.resize(layers->size());
   Tensor carried;
   for (size_t i = 0; i < layers->size(); ++i) {
+    if (exchange != nullptr) exchange->Before(i, state[i]);
     x = layers[i]->as<TransformerEncoderLayer>()->Piece(x, state[i], &carried);
+    if (exchange != nullptr) exchange->After(i, state[i]);
   }
   return norm.is_empty() ? x : norm(x);
 }

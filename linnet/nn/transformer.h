@@ -258,14 +258,24 @@ TORCH_MODULE(TransformerEncoderLayer);
 // its own.
 using RecurrentState = std::vector<MixerState>;
 
+// Passes the states of layers between pieces of a sequence that are computed elsewhere.
+class PieceExchange {
+ public:
+  virtual ~PieceExchange() = default;
+  // Before(): sets the state in which the layer begins its piece. After(): gets the state in which
+  // it has ended it.
+  virtual void Before(size_t layer, MixerState& state) = 0;
+  virtual void After(size_t layer, MixerState& state) = 0;
+};
+
 class TransformerEncoderImpl : public torch::nn::Module {
  public:
   explicit TransformerEncoderImpl(const TransformerOptions& options);
   torch::Tensor forward(torch::Tensor x, const Mask& mask);  // [N, L, d_model] -> the same
   // The outputs for the next L positions of sequences whose earlier pieces are in `state`: causal,
   // with gradients through the state. [N, L, d_model] -> the same. Throws InputError unless
-  // recurrent().
-  torch::Tensor Piece(torch::Tensor x, RecurrentState& state);
+  // recurrent(). `exchange`, unless null, is called before and after each layer.
+  torch::Tensor Piece(torch::Tensor x, RecurrentState& state, PieceExchange* exchange = nullptr);
 
   bool recurrent() const;  // whether every layer has a recurrent form
 

@@ -112,6 +112,27 @@ Processes Processes::OnThisMachine(int rank, int size, const std::string& file) 
   }
 }
 
+template <typename Start>
+void Processes::Await(const Start& start) const {
+  try {
+    start()->wait();
+  } catch (const std::exception& error) {
+    if (group_->here) std::this_thread::sleep_for(2 * kParentsTime);
+    throw RuntimeError("process ", rank_, " of ", size_, " lost the others: one of them has ended ",
+                       "or does not answer (", FirstLine(error), ")");
+  }
+}
+
+void Processes::Send(const torch::Tensor& tensor, int to) const {
+  std::vector<torch::Tensor> tensors = {tensor};
+  Await([&] { return group_->gloo->send(tensors, to, /*tag=*/0); });
+}
+
+void Processes::Receive(const torch::Tensor& tensor, int from) const {
+  std::vector<torch::Tensor> tensors = {tensor};
+  Await([&] { return group_->gloo->recv(tensors, from, /*tag=*/0); });
+}
+
 template <typename Collective>
 void Processes::Run(const std::vector<torch::Tensor>& tensors, const Collective& collective) const {
   if (group_ == nullptr || tensors.empty()) return;
@@ -119,13 +140,7 @@ void Processes::Run(const std::vector<torch::Tensor>& tensors, const Collective&
   std::vector<torch::Tensor> parts;
   for (const torch::Tensor& tensor : tensors) parts.push_back(tensor.reshape({-1}));
   std::vector<torch::Tensor> flat = {torch::cat(parts)};
-  try {
-    collective(*group_->gloo, flat)->wait();
-  } catch (const std::exception& error) {
-    if (group_->here) std::this_thread::sleep_for(2 * kParentsTime);
-    throw RuntimeError("process ", rank_, " of ", size_, " lost the others: one of them has ended ",
-                       "or does not answer (", FirstLine(error), ")");
-  }
+  Await([&] { return collective(*group_->gloo, flat); });
   int64_t from = 0;
   for (const torch::Tensor& tensor : tensors) {
     tensor.copy_(flat[0].narrow(0, from, tensor.numel()).view(tensor.sizes()));
@@ -159,6 +174,8 @@ Processes Processes::OnThisMachine(int, int size, const std::string&) {
 
 void Processes::Sum(const std::vector<torch::Tensor>&) const {}
 void Processes::Broadcast(const std::vector<torch::Tensor>&) const {}
+void Processes::Send(const torch::Tensor&, int) const {}
+void Processes::Receive(const torch::Tensor&, int) const {}
 
 #endif
 

@@ -59,6 +59,10 @@ class Processes {
   void Sum(const std::vector<torch::Tensor>& tensors) const;
   // Replaces each tensor by that of the process of rank 0.
   void Broadcast(const std::vector<torch::Tensor>& tensors) const;
+  // Sends a dense tensor to another process, whose Receive() writes it to a tensor of the same type
+  // and size. Both wait for each other.
+  void Send(const torch::Tensor& tensor, int to) const;
+  void Receive(const torch::Tensor& tensor, int from) const;
   // Waits until every process has called Wait().
   void Wait() const;
 
@@ -67,6 +71,9 @@ class Processes {
   Processes(int rank, int size, int local_size, std::unique_ptr<Group> group);
   template <typename Collective>
   void Run(const std::vector<torch::Tensor>& tensors, const Collective& collective) const;
+  // Calls start() and waits for its result. Throws RuntimeError if the others are lost.
+  template <typename Start>
+  void Await(const Start& start) const;
 
   int rank_ = 0, size_ = 1, local_size_ = 1;
   std::unique_ptr<Group> group_;  // null if there is one process

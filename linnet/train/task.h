@@ -43,6 +43,9 @@ torch::Tensor ToDevice(const torch::Tensor& host, torch::Device device);
 // parts add up to those of the whole.
 struct Part {
   int index = 0, count = 1;
+  // With sequence parallelism (state_relay.h): the piece of each sequence.
+  int piece = 0, pieces = 1;
+  nn::PieceExchange* exchange = nullptr;
 
   // The range of this part's rows in a batch of `batch` rows.
   int64_t Begin(int64_t batch) const { return batch * index / count; }
@@ -71,6 +74,8 @@ class Task {
   // Sets the model's buffers that are computed from the data instead of learned.
   virtual void Prepare(nn::Network&) const {}
   virtual StepLoss Loss(nn::Network& model, int64_t step, const Part& part) = 0;
+  // Whether Loss() and ValidationSums() take parts that are pieces of sequences.
+  virtual bool TakesPieces() const { return false; }
   // Loss() in two halves, for --cuda-graph. BatchTensors() returns the whole batch as tensors on
   // the host, of the same shapes at every step. LossOf() computes the loss from copies of these
   // tensors on the model's device, by operations that do not depend on the tensors' values. The

@@ -57,12 +57,14 @@ class TextTask : public Task {
       batch.push_back(
           {Piece(train_, rng.Below(static_cast<uint32_t>(train_.size() - window + 1)), window)});
     }
-    const TokenLoss loss = Evaluate(network, batch);
+    const TokenLoss loss = Evaluate(network, batch, part);
     const auto counted = static_cast<double>(TokensPerStep());
     const torch::Tensor value = loss.nats / counted;
     const torch::Tensor bits = value.detach().to(torch::kFloat64) / std::numbers::ln2;
     return {value, {{"bits_per_token", bits}}, loss.read};
   }
+
+  bool TakesPieces() const override { return true; }
 
   // Evaluates consecutive windows of the validation text, each without the text before it.
   std::vector<double> ValidationSums(nn::Network& network, const Part& part) override {
@@ -80,7 +82,7 @@ class TextTask : public Task {
           begin + window >= validation_.size() || windows == config_.validation_windows;
       if (batch.size() < kBatch && !last) continue;
       if (part.Has(batches++)) {
-        const TokenLoss loss = Evaluate(network, batch);
+        const TokenLoss loss = Evaluate(network, batch, part);
         nats += loss.nats.item<double>();
         counted += static_cast<double>(loss.counted);
       }

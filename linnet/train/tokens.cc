@@ -63,10 +63,37 @@ std::pair<Tensor, Tensor> FirstLines(std::span<const TokenSequence> sequences) {
   return {lines, torch::tensor(lengths, torch::kInt64)};
 }
 
+// The part's pieces of the sequences. They all have the same positions; `first` is the first one.
+// Pieces of shorter sequences may be cut short, or empty.
+std::vector<TokenSequence> Pieces(std::span<const TokenSequence> sequences, const Part& part,
+                                  int64_t& first) {
+  size_t longest = 2;
+  for (const TokenSequence& one : sequences) longest = std::max(longest, one.tokens.size());
+  const auto positions = static_cast<int64_t>(longest) - 1;
+  first = positions * part.piece / part.pieces;
+  const auto begin = static_cast<size_t>(first);
+  const auto end = static_cast<size_t>(positions * (part.piece + 1) / part.pieces);
+  std::vector<TokenSequence> pieces;
+  for (const TokenSequence& one : sequences) {
+    const size_t last = std::min(end, one.tokens.size() - 1);  // index of the last token to predict
+    TokenSequence piece = {.tokens = {0}, .counted = one.counted > begin ? one.counted - begin : 1};
+    if (begin < last) {
+      piece.tokens.assign(one.tokens.begin() + static_cast<ptrdiff_t>(begin),
+                          one.tokens.begin() + static_cast<ptrdiff_t>(last + 1));
+    }
+    pieces.push_back(std::move(piece));
+  }
+  return pieces;
+}
+
 }  // namespace
 
-TokenLoss Evaluate(nn::Network& network, std::span<const TokenSequence> sequences) {
+TokenLoss Evaluate(nn::Network& network, std::span<const TokenSequence> sequences,
+                   const Part& part) {
   const torch::Device device = network.device();
+  nn::SequencePiece place = {.exchange = part.exchange};
+  std::vector<TokenSequence> pieces;
+  if (part.pieces > 1) sequences = pieces = Pieces(sequences, part, place.first);
   TokenLoss loss;
   for (const TokenSequence& one : sequences) {
     loss.read += static_cast<int64_t>(one.tokens.size()) - 1;
@@ -84,7 +111,8 @@ TokenLoss Evaluate(nn::Network& network, std::span<const TokenSequence> sequence
   } else {
     const Batch batch = Padded(sequences, [](const TokenSequence&) { return size_t{0}; });
     auto& model = dynamic_cast<nn::SequenceModelImpl&>(network);
-    logits = model.At(ToDevice(batch.inputs, device), to(batch.rows));
+    const Tensor inputs = ToDevice(batch.inputs, device), rows = to(batch.rows);
+    logits = part.pieces > 1 ? model.At(inputs, rows, place) : model.At(inputs, rows);
     targets = to(batch.wanted);
   }
   loss.counted = targets.numel();

@@ -28,8 +28,10 @@ struct TokenLoss {
 
 // The loss of a batch. Each sequence has at least two tokens. Shorter sequences are padded with
 // zeros, which the loss does not count. The encoder of an encoder-decoder reads the tokens before
-// the separator, which has index counted - 1.
-TokenLoss Evaluate(nn::Network& network, std::span<const TokenSequence> sequences);
+// the separator, which has index counted - 1. If `part` is a piece of the sequences, the losses of
+// all pieces add up to that of the whole sequences.
+TokenLoss Evaluate(nn::Network& network, std::span<const TokenSequence> sequences,
+                   const Part& part = {});
 
 // BaseSpec() with the vocabulary of `text`, a categorical head over it, and sinusoidal positions
 // (if the config has any) added to the embeddings.

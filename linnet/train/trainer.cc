@@ -27,6 +27,7 @@
 #include "linnet/train/metrics.h"
 #include "linnet/train/run_folder.h"
 #include "linnet/train/run_state.h"
+#include "linnet/train/state_relay.h"
 #include "linnet/train/update_graph.h"
 #include "linnet/version.h"
 
@@ -101,9 +102,13 @@ class Run {
     torch::manual_seed(config_.seed);
     task_ = info.make(config_);
     device_ = DeviceNamed(config_.device, config_.precision);
-    CheckProcesses(config_, processes_.size());
+    CheckProcesses(config_, processes_.size(), hooks_.sequence_parallel);
+    if (hooks_.sequence_parallel > 1) {
+      relay_ = std::make_unique<StateRelay>(processes_, hooks_.sequence_parallel);
+    }
     const ModelSpec spec = task_->Spec();
     ValidateSpec(spec);
+    if (relay_ != nullptr) CheckPieces(spec);
     model_ = nn::MakeNetwork(spec, {.dropout = config_.dropout,
                                     .precision = config_.precision,
                                     .checkpoint_layers = config_.checkpoint_layers,
@@ -319,6 +324,30 @@ class Run {
                        "; try a lower --lr");
   }
 
+  // Throws InputError unless the task and the model can be computed in pieces whose states have a
+  // constant size.
+  void CheckPieces(const ModelSpec& spec) const {
+    if (!task_->TakesPieces() || spec.encoder_decoder()) {
+      throw InputError("--sequence-parallel does not support the task ", config_.task,
+                       spec.encoder_decoder() ? " with an encoder" : "");
+    }
+    for (const MixerSpec& mixer : spec.stack.pattern) {
+      const MixerInfo info = FindMixer(mixer);
+      if (!info.recurrent || !info.constant_state || info.windows) {
+        throw InputError("--sequence-parallel needs attention with a state of a constant size; '",
+                         mixer.kind, "' has none");
+      }
+    }
+  }
+
+  // Part i of this process's `parts` parts of a batch. The processes of a sequence have the same
+  // parts, and different pieces.
+  Part PartOf(int i, int parts) {
+    const int pieces = hooks_.sequence_parallel, group = processes_.rank() / pieces;
+    return {group * parts + i, processes_.size() / pieces * parts, processes_.rank() % pieces,
+            pieces, relay_.get()};
+  }
+
   // Computes the losses of this process's parts of the next batch and, if `backward`, their
   // gradients. Returns the sums of the metrics and tokens over all parts and processes;
   // StepLoss::value stays empty. Throws RuntimeError if a loss is not finite; the message names the
@@ -329,11 +358,16 @@ class Run {
     const int parts = config_.accumulate;
     bool finite = true;
     for (int i = 0; i < parts; ++i) {
-      const StepLoss loss = task_->Loss(*model_, progress_.step,
-                                        {processes_.rank() * parts + i, processes_.size() * parts});
+      const StepLoss loss = task_->Loss(*model_, progress_.step, PartOf(i, parts));
       if (device_.is_cpu() || !backward) finite &= std::isfinite(loss.value.item<double>());
-      if (!finite) break;
-      if (backward) loss.value.backward();
+      // With a relay, all processes of a sequence make the same calls, whatever their losses are.
+      if (!finite && relay_ == nullptr) break;
+      if (relay_ != nullptr) {
+        const torch::Tensor tied = relay_->Tie(loss.value);
+        if (backward) tied.backward();
+      } else if (backward) {
+        loss.value.backward();
+      }
       total.tokens += loss.tokens;
       Add(loss.metrics, total.metrics);
     }
@@ -522,8 +556,8 @@ class Run {
     torch::NoGradGuard no_grad;
     SwapAverages();
     model_->eval();
-    std::vector<double> sums =
-        task_->ValidationSums(*model_, {processes_.rank(), processes_.size()});
+    std::vector<double> sums = task_->ValidationSums(*model_, PartOf(0, 1));
+    if (relay_ != nullptr) relay_->Forget();
     model_->train();
     SwapAverages();
     const torch::Tensor total = torch::tensor(sums, torch::kFloat64);
@@ -602,6 +636,7 @@ class Run {
   TrainConfig config_;
   const TrainHooks& hooks_;
   const Processes& processes_;
+  std::unique_ptr<StateRelay> relay_;  // null unless processes share sequences
   RunFolder folder_;
   std::optional<MetricsLog> log_;  // in the first process
   std::unique_ptr<Task> task_;
@@ -634,15 +669,25 @@ TrainResult Train(const TaskInfo& task, const TrainConfig& config, bool resume,
   return Run(task, config, resume, hooks).Train();
 }
 
-void CheckProcesses(const TrainConfig& config, int count) {
+void CheckProcesses(const TrainConfig& config, int count, int sequence_parallel) {
+  if (count % sequence_parallel != 0) {
+    throw InputError("--sequence-parallel ", sequence_parallel, ": the number of processes, ",
+                     count, ", is not a multiple of it");
+  }
   if (count == 1) return;
   if (config.device != "cpu") {
     throw InputError("--device ", config.device,
                      ": training with several processes works only on CPUs");
   }
-  if (config.batch / count < config.accumulate) {
-    throw InputError("--batch ", config.batch, " is too small for ", count,
-                     " processes with --accumulate ", config.accumulate);
+  const int groups = count / sequence_parallel;
+  if (config.batch / groups < config.accumulate) {
+    throw InputError("--batch ", config.batch, " is too small for ", groups,
+                     sequence_parallel > 1 ? " groups of processes" : " processes",
+                     " with --accumulate ", config.accumulate);
+  }
+  if (sequence_parallel > 1 && config.context < sequence_parallel) {
+    throw InputError("--context ", config.context, " is too short for --sequence-parallel ",
+                     sequence_parallel);
   }
 }
 

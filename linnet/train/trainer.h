@@ -32,6 +32,8 @@ struct TrainHooks {
   // The processes that train together; null: this one alone. Each computes a part of every batch
   // and makes the same updates. The first one writes the folder, which all of them can read.
   const Processes* processes = nullptr;
+  // Number of consecutive processes that share each sequence (state_relay.h).
+  int sequence_parallel = 1;
 };
 
 struct TrainResult {
@@ -51,7 +53,7 @@ TrainResult Train(const TaskInfo& task, const TrainConfig& config, bool resume,
                   const TrainHooks& hooks);
 
 // Throws InputError if `count` processes cannot train together with these settings.
-void CheckProcesses(const TrainConfig& config, int count);
+void CheckProcesses(const TrainConfig& config, int count, int sequence_parallel = 1);
 
 // The config.json of a run's folder. Throws InputError if there is none.
 std::string ReadRunConfig(const std::string& folder);

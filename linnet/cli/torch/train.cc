@@ -31,7 +31,7 @@ struct TrainCommand {
   CLI::App* app = nullptr;
   std::string preset, config_file;
   bool resume = false;
-  int processes = 1;
+  int processes = 1, sequence_parallel = 1;
   ConfigFlags flags;
 };
 
@@ -60,6 +60,11 @@ void Register(CLI::App& train, TrainCommand& command) {
   app->add_option("--processes", command.processes,
                   "number of processes that train together on this machine, each with a part of "
                   "every batch; for several machines, see docs/distributed.md")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber.description(""));
+  app->add_option("--sequence-parallel", command.sequence_parallel,
+                  "number of processes that share each sequence, each with a piece of it, for "
+                  "sequences too long for one machine's memory (docs/distributed.md)")
       ->capture_default_str()
       ->check(CLI::PositiveNumber.description(""));
   const TrainConfig defaults = WithPreset(task, task.presets[0]);
@@ -130,13 +135,16 @@ int TrainTogether(const TrainCommand& command, const TrainConfig& config,
   const train::TrainResult result = Train(*command.task, config, command.resume,
                                           {.stop = cli::StopAsked,
                                            .progress = processes.first() ? &progress : nullptr,
-                                           .processes = &processes});
+                                           .processes = &processes,
+                                           .sequence_parallel = command.sequence_parallel});
   if (!processes.first()) return result.interrupted ? cli::kStopped : 0;
   if (result.interrupted) {
-    progress.Finish(
-        StrCat("stopped at step ", result.step, " of ", result.steps,
-               "; continue with: linnet train ", command.task->name, " --resume --out ", config.out,
-               command.processes > 1 ? StrCat(" --processes ", command.processes) : ""));
+    progress.Finish(StrCat(
+        "stopped at step ", result.step, " of ", result.steps, "; continue with: linnet train ",
+        command.task->name, " --resume --out ", config.out,
+        command.processes > 1 ? StrCat(" --processes ", command.processes) : "",
+        command.sequence_parallel > 1 ? StrCat(" --sequence-parallel ", command.sequence_parallel)
+                                      : ""));
     return cli::kStopped;
   }
   if (result.nothing_to_do) {
@@ -197,7 +205,7 @@ int RunTraining(const TrainCommand& command) {
     return TrainTogether(command, config, train::Processes::FromEnvironment());
   }
   Validate(config);  // before the fork, so that an error is reported once
-  CheckProcesses(config, command.processes);
+  CheckProcesses(config, command.processes, command.sequence_parallel);
   if (train::Processes::Launched()) {
     throw InputError("--processes: this process was started by torchrun or a job scheduler ",
                      "(WORLD_SIZE is set); let that start the other processes");
