@@ -15,6 +15,7 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #endif
 
 namespace linnet::train {
@@ -37,6 +38,11 @@ int Number(const char* name, int least, int most) {
   }
   return value;
 }
+
+// The sums of nothing, or of a single process.
+struct NoSums : Processes::Sums {
+  void Wait() override {}
+};
 
 // The first line of an error message of libtorch.
 [[maybe_unused]] std::string FirstLine(const std::exception& error) {
@@ -112,10 +118,10 @@ Processes Processes::OnThisMachine(int rank, int size, const std::string& file) 
   }
 }
 
-template <typename Start>
-void Processes::Await(const Start& start) const {
+template <typename Call>
+auto Processes::Guarded(const Call& call) const {
   try {
-    start()->wait();
+    return call();
   } catch (const std::exception& error) {
     if (group_->here) std::this_thread::sleep_for(2 * kParentsTime);
     throw RuntimeError("process ", rank_, " of ", size_, " lost the others: one of them has ended ",
@@ -125,27 +131,60 @@ void Processes::Await(const Start& start) const {
 
 void Processes::Send(const torch::Tensor& tensor, int to) const {
   std::vector<torch::Tensor> tensors = {tensor};
-  Await([&] { return group_->gloo->send(tensors, to, /*tag=*/0); });
+  Guarded([&] { return group_->gloo->send(tensors, to, /*tag=*/0)->wait(); });
 }
 
 void Processes::Receive(const torch::Tensor& tensor, int from) const {
   std::vector<torch::Tensor> tensors = {tensor};
-  Await([&] { return group_->gloo->recv(tensors, from, /*tag=*/0); });
+  Guarded([&] { return group_->gloo->recv(tensors, from, /*tag=*/0)->wait(); });
+}
+
+// The tensors as one vector.
+std::vector<torch::Tensor> Processes::Joined(const std::vector<torch::Tensor>& tensors) {
+  torch::NoGradGuard no_grad;
+  std::vector<torch::Tensor> parts;
+  for (const torch::Tensor& tensor : tensors) parts.push_back(tensor.reshape({-1}));
+  return {torch::cat(parts)};
+}
+
+// Copies the parts of the vector to the tensors.
+void Processes::Divide(const torch::Tensor& joined, const std::vector<torch::Tensor>& tensors) {
+  torch::NoGradGuard no_grad;
+  int64_t from = 0;
+  for (const torch::Tensor& tensor : tensors) {
+    tensor.copy_(joined.narrow(0, from, tensor.numel()).view(tensor.sizes()));
+    from += tensor.numel();
+  }
 }
 
 template <typename Collective>
 void Processes::Run(const std::vector<torch::Tensor>& tensors, const Collective& collective) const {
   if (group_ == nullptr || tensors.empty()) return;
-  torch::NoGradGuard no_grad;
-  std::vector<torch::Tensor> parts;
-  for (const torch::Tensor& tensor : tensors) parts.push_back(tensor.reshape({-1}));
-  std::vector<torch::Tensor> flat = {torch::cat(parts)};
-  Await([&] { return collective(*group_->gloo, flat); });
-  int64_t from = 0;
-  for (const torch::Tensor& tensor : tensors) {
-    tensor.copy_(flat[0].narrow(0, from, tensor.numel()).view(tensor.sizes()));
-    from += tensor.numel();
+  std::vector<torch::Tensor> joined = Joined(tensors);
+  Guarded([&] { return collective(*group_->gloo, joined)->wait(); });
+  Divide(joined[0], tensors);
+}
+
+class Processes::Running : public Sums {
+ public:
+  Running(const Processes& processes, std::vector<torch::Tensor> tensors)
+      : processes_(processes), tensors_(std::move(tensors)), joined_(Joined(tensors_)) {
+    work_ = processes_.Guarded([&] { return processes_.group_->gloo->allreduce(joined_); });
   }
+  void Wait() override {
+    processes_.Guarded([&] { return work_->wait(); });
+    Divide(joined_[0], tensors_);
+  }
+
+ private:
+  const Processes& processes_;
+  std::vector<torch::Tensor> tensors_, joined_;
+  c10::intrusive_ptr<c10d::Work> work_;
+};
+
+std::unique_ptr<Processes::Sums> Processes::StartSum(std::vector<torch::Tensor> tensors) const {
+  if (group_ == nullptr || tensors.empty()) return std::make_unique<NoSums>();
+  return std::make_unique<Running>(*this, std::move(tensors));
 }
 
 void Processes::Sum(const std::vector<torch::Tensor>& tensors) const {
@@ -173,6 +212,9 @@ Processes Processes::OnThisMachine(int, int size, const std::string&) {
 }
 
 void Processes::Sum(const std::vector<torch::Tensor>&) const {}
+std::unique_ptr<Processes::Sums> Processes::StartSum(std::vector<torch::Tensor>) const {
+  return std::make_unique<NoSums>();
+}
 void Processes::Broadcast(const std::vector<torch::Tensor>&) const {}
 void Processes::Send(const torch::Tensor&, int) const {}
 void Processes::Receive(const torch::Tensor&, int) const {}

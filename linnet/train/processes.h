@@ -57,6 +57,14 @@ class Processes {
   // Replaces each tensor by its sum over the processes. The tensors are on the CPU and have the
   // same type.
   void Sum(const std::vector<torch::Tensor>& tensors) const;
+  // The same in the background. Wait() replaces the tensors; they must not change before. All
+  // processes start their sums in the same order.
+  class Sums {
+   public:
+    virtual ~Sums() = default;
+    virtual void Wait() = 0;
+  };
+  std::unique_ptr<Sums> StartSum(std::vector<torch::Tensor> tensors) const;
   // Replaces each tensor by that of the process of rank 0.
   void Broadcast(const std::vector<torch::Tensor>& tensors) const;
   // Sends a dense tensor to another process, whose Receive() writes it to a tensor of the same type
@@ -69,11 +77,14 @@ class Processes {
  private:
   struct Group;
   Processes(int rank, int size, int local_size, std::unique_ptr<Group> group);
+  class Running;
+  static std::vector<torch::Tensor> Joined(const std::vector<torch::Tensor>& tensors);
+  static void Divide(const torch::Tensor& joined, const std::vector<torch::Tensor>& tensors);
   template <typename Collective>
   void Run(const std::vector<torch::Tensor>& tensors, const Collective& collective) const;
-  // Calls start() and waits for its result. Throws RuntimeError if the others are lost.
-  template <typename Start>
-  void Await(const Start& start) const;
+  // Returns call(); its exceptions become a RuntimeError that says that the others are lost.
+  template <typename Call>
+  auto Guarded(const Call& call) const;
 
   int rank_ = 0, size_ = 1, local_size_ = 1;
   std::unique_ptr<Group> group_;  // null if there is one process

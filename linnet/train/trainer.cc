@@ -24,6 +24,7 @@
 #include "linnet/io/file.h"
 #include "linnet/nn/optimizer.h"
 #include "linnet/rng.h"
+#include "linnet/train/gradient_sums.h"
 #include "linnet/train/metrics.h"
 #include "linnet/train/run_folder.h"
 #include "linnet/train/run_state.h"
@@ -117,6 +118,7 @@ class Run {
     if (!config_.init.empty() && !resume) Begin(nn::CopyWeights(config_.init, *model_));
     task_->Prepare(*model_);
     parameters_ = model_->parameters();
+    if (processes_.size() > 1) sums_ = std::make_unique<GradientSums>(processes_, parameters_);
     if (config_.ema > 0) {
       for (const torch::Tensor& p : parameters_) averages_.push_back(p.detach().clone());
     }
@@ -360,14 +362,14 @@ class Run {
     for (int i = 0; i < parts; ++i) {
       const StepLoss loss = task_->Loss(*model_, progress_.step, PartOf(i, parts));
       if (device_.is_cpu() || !backward) finite &= std::isfinite(loss.value.item<double>());
-      // With a relay, all processes of a sequence make the same calls, whatever their losses are.
-      if (!finite && relay_ == nullptr) break;
-      if (relay_ != nullptr) {
-        const torch::Tensor tied = relay_->Tie(loss.value);
-        if (backward) tied.backward();
-      } else if (backward) {
-        loss.value.backward();
+      // All processes make the same calls, whatever their losses are.
+      if (!finite && processes_.size() == 1) break;
+      const torch::Tensor value = relay_ != nullptr ? relay_->Tie(loss.value) : loss.value;
+      // A layer that is computed again may compute a parameter's gradient in several parts.
+      if (backward && sums_ != nullptr && i + 1 == parts && !config_.checkpoint_layers) {
+        sums_->Begin();
       }
+      if (backward) value.backward();
       total.tokens += loss.tokens;
       Add(loss.metrics, total.metrics);
     }
@@ -402,15 +404,6 @@ class Run {
     torch::manual_seed(Philox(config_.seed, rank, static_cast<uint64_t>(progress_.step)).Next64());
   }
 
-  // Adds up the gradients. A parameter has a gradient in all processes or in none.
-  void SumGradients() const {
-    std::vector<torch::Tensor> gradients;
-    for (const torch::Tensor& p : parameters_) {
-      if (p.grad().defined()) gradients.push_back(p.grad());
-    }
-    processes_.Sum(gradients);
-  }
-
   // Throws if a gradient was not finite. On a GPU, where updates are asynchronous, gradients are
   // checked only here; an update with a bad gradient has changed nothing.
   void CheckUpdates() {
@@ -424,7 +417,7 @@ class Run {
   StepLoss Update(double rate) {
     if (!processes_.first()) SeedDropout();
     const StepLoss loss = BatchLoss(/*backward=*/true, "at", progress_.step + 1);
-    SumGradients();
+    if (sums_ != nullptr) sums_->Finish();
     try {
       optimizer_->Step(rate);
     } catch (const Error&) {
@@ -636,7 +629,8 @@ class Run {
   TrainConfig config_;
   const TrainHooks& hooks_;
   const Processes& processes_;
-  std::unique_ptr<StateRelay> relay_;  // null unless processes share sequences
+  std::unique_ptr<StateRelay> relay_;   // null unless processes share sequences
+  std::unique_ptr<GradientSums> sums_;  // null if there is one process
   RunFolder folder_;
   std::optional<MetricsLog> log_;  // in the first process
   std::unique_ptr<Task> task_;
