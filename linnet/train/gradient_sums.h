@@ -5,7 +5,7 @@
 //   loss.backward();       // sends the gradients of a bucket of parameters once it has all of them
 //   sums.Finish();         // waits; the gradients are then the sums
 //
-// Buckets hold consecutive parameters, from the last to the first, which is about the order in which
+// Buckets hold consecutive parameters, from the last to the first: about the order in which
 // backward() computes their gradients.
 #ifndef LINNET_TRAIN_GRADIENT_SUMS_H_
 #define LINNET_TRAIN_GRADIENT_SUMS_H_

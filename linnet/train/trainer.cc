@@ -25,6 +25,7 @@
 #include "linnet/nn/optimizer.h"
 #include "linnet/rng.h"
 #include "linnet/train/gradient_sums.h"
+#include "linnet/train/laggard.h"
 #include "linnet/train/metrics.h"
 #include "linnet/train/run_folder.h"
 #include "linnet/train/run_state.h"
@@ -282,6 +283,7 @@ class Run {
     if (shown_.empty()) shown_ = Show(Read(loss.metrics));
     std::string text = StrCat("step ", step, "/", steps_, Epoch(), "  ", shown_);
     if (pace.rate() > 0) text += "  " + FormatCount(pace.rate()) + " tokens/s";
+    if (const std::string slow = laggard_.Remark(); !slow.empty()) text += "  " + slow;
     if (made >= 3) text += "  " + FormatSeconds(pace.Left(Working())) + " left";
     hooks_.progress->Update(text);
   }
@@ -356,6 +358,7 @@ class Run {
   // time by `at` and `step`, as in "after step 10". If `backward` is true, a loss on a GPU is not
   // checked, because that would wait for the GPU.
   StepLoss BatchLoss(bool backward, const char* at, int64_t step) {
+    const double began = Now();
     StepLoss total;
     const int parts = config_.accumulate;
     bool finite = true;
@@ -373,20 +376,25 @@ class Run {
       total.tokens += loss.tokens;
       Add(loss.metrics, total.metrics);
     }
-    if (!SumOverProcesses(finite, total)) NotANumber("the loss", at, step);
+    if (!SumOverProcesses(finite, Now() - began, total)) NotANumber("the loss", at, step);
     return total;
   }
 
   // Adds up metrics and tokens over all processes. Sets stop_ if one of them has been asked to
-  // stop, and due_ if the first finds that a checkpoint is due. Returns whether all losses were
-  // finite.
-  bool SumOverProcesses(bool finite, StepLoss& total) {
+  // stop, and due_ if the first finds that a checkpoint is due. `seconds`: how long this process
+  // has computed. Returns whether all losses were finite.
+  bool SumOverProcesses(bool finite, double seconds, StepLoss& total) {
     if (processes_.size() == 1) return finite;
-    const torch::Tensor known = torch::tensor(
-        {finite ? 0.0 : 1.0, StopAsked() ? 1.0 : 0.0, static_cast<double>(total.tokens),
-         processes_.first() && SaveDue() ? 1.0 : 0.0},
-        torch::kFloat64);
+    constexpr int64_t kFlags = 4;
+    const torch::Tensor known = torch::zeros({kFlags + processes_.size()}, torch::kFloat64);
+    auto* const facts = known.data_ptr<double>();
+    facts[0] = finite ? 0.0 : 1.0, facts[1] = StopAsked() ? 1.0 : 0.0;
+    facts[2] = static_cast<double>(total.tokens);
+    facts[3] = processes_.first() && SaveDue() ? 1.0 : 0.0;
+    facts[kFlags + processes_.rank()] = seconds;
     processes_.Sum({known});
+    // Processes that share sequences wait for each other while they compute.
+    if (relay_ == nullptr) laggard_.Add({facts + kFlags, facts + known.numel()});
     if (known[0].item<double>() > 0) return false;
     stop_ = known[1].item<double>() > 0;
     due_ = known[3].item<double>() > 0;
@@ -629,7 +637,8 @@ class Run {
   TrainConfig config_;
   const TrainHooks& hooks_;
   const Processes& processes_;
-  std::unique_ptr<StateRelay> relay_;   // null unless processes share sequences
+  std::unique_ptr<StateRelay> relay_;  // null unless processes share sequences
+  Laggard laggard_{processes_.size()};
   std::unique_ptr<GradientSums> sums_;  // null if there is one process
   RunFolder folder_;
   std::optional<MetricsLog> log_;  // in the first process
