@@ -210,11 +210,14 @@ class ProcessesTest(unittest.TestCase):
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         env = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        both = [self.start(*COPY, "--steps", 20, *flags, "--out", self.dir / "run", RANK=str(rank), **env)
-                for rank, flags in ((0, []), (1, ["--lr", "2e-3"]))]
-        for process in both:
-            self.refused(process.communicate(timeout=120)[1], "different settings")
-            self.assertEqual(process.returncode, 2)
+        text = self.dir / "text.txt"
+        text.write_text("one two three. " * 400)
+        for task, other in ((COPY, ["--lr", "2e-3"]), ([*TEXT, "--data", text], ["--sequence-parallel", 2])):
+            both = [self.start(*task, "--steps", 20, *flags, "--out", self.dir / "run", RANK=str(rank), **env)
+                    for rank, flags in ((0, []), (1, other))]
+            for process in both:
+                self.refused(process.communicate(timeout=120)[1], "different settings")
+                self.assertEqual(process.returncode, 2)
 
     def test_a_child_of_another_program_is_ignored(self):
         command = [BIN / "linnet-train", "train", *COPY, "--steps", 40, "--processes", 2, "--out", self.dir / "run"]

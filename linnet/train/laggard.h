@@ -2,7 +2,7 @@
 //
 //   Laggard laggard(processes.size());
 //   laggard.Add(seconds);                 // after each update: the seconds that each has computed
-//   progress += laggard.Remark();         // "process 2 takes 1.8 times as long as the others", or ""
+//   progress += laggard.Remark();         // "process 2 takes 1.8 times as long as the others" or ""
 #ifndef LINNET_TRAIN_LAGGARD_H_
 #define LINNET_TRAIN_LAGGARD_H_
 
@@ -25,7 +25,7 @@ class Laggard {
   }
 
   std::string Remark() const {
-    constexpr int kLeast = 5;          // updates; the first ones take longer
+    constexpr int kLeast = 5;         // updates; the first ones take longer
     constexpr double kSlower = 1.25;  // processes of equal machines differ by less
     if (mean_.size() < 2 || updates_ < kLeast) return "";
     const auto slowest = std::max_element(mean_.begin(), mean_.end());

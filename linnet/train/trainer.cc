@@ -219,7 +219,7 @@ class Run {
     const size_t settings = std::hash<std::string>()(SharedSettings().dump());
     const torch::Tensor mine =
         torch::tensor({static_cast<int64_t>(settings), steps_, progress_.step, int64_t{resume},
-                       size, int64_t{done_}},
+                       size, int64_t{done_}, int64_t{hooks_.sequence_parallel}},
                       torch::kInt64);
     const torch::Tensor first = mine.clone();
     processes_.Broadcast({first});
