@@ -67,8 +67,12 @@ class StateStore::Claim {
   Claim(const Claim&) = delete;
   Claim& operator=(const Claim&) = delete;
   ~Claim() {
-    unlink(path_.c_str());
-    close(file_);
+    struct stat mine = {}, there = {};  // the path may lead to another file in the meantime
+    if (file_ >= 0 && fstat(file_, &mine) == 0 && lstat(path_.c_str(), &there) == 0 &&
+        mine.st_ino == there.st_ino && mine.st_dev == there.st_dev) {
+      unlink(path_.c_str());
+    }
+    if (file_ >= 0) close(file_);
     const std::lock_guard lock(store_->mutex_);
     store_->taken_.erase(name_);
   }
@@ -76,7 +80,7 @@ class StateStore::Claim {
  private:
   StateStore* store_;
   std::string name_, path_;
-  int file_;
+  int file_;  // -1: none
 };
 
 struct StateStore::Ticket {
@@ -98,7 +102,6 @@ StateStore::StateStore(const StateStoreOptions& options) : options_(options) {
   try {
     Lock();
     AtomicFile probe(fs::path(options_.folder) / kProbe);  // throws if the folder is not writable
-    const std::lock_guard lock(mutex_);
     RefreshAll();
   } catch (const fs::filesystem_error& error) {
     close(lock_);
@@ -110,8 +113,8 @@ StateStore::StateStore(const StateStoreOptions& options) : options_(options) {
   writer_ = std::thread([this] { WriteLoop(); });
 }
 
-// Takes a shared lock of the folder. A store that gets the exclusive lock first is alone, and
-// sweeps. (flock() fails otherwise than with EWOULDBLOCK on file systems without locks.)
+// Takes a shared lock of the folder. If no other store has one, which the exclusive lock shows,
+// sweeps before. On file systems without locks, flock() fails with other errors than EWOULDBLOCK.
 void StateStore::Lock() {
   const std::string path = fs::path(options_.folder) / "lock";
   lock_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -148,7 +151,7 @@ void StateStore::Sweep() const {
   }
   const auto is_mine = [](const std::string& name) { return IsSnapshotFile(name, IsStateName); };
   for (const auto& [model, folder] : ModelFolders()) {
-    for (const fs::directory_entry& file : fs::directory_iterator(folder)) {
+    for (const fs::directory_entry& file : FilesIn(folder)) {
       const std::string name = file.path().filename();
       const std::string state = StateFile(fs::path(folder) / file.path().stem());
       // Outputs without a state were about to get one.
@@ -160,16 +163,29 @@ void StateStore::Sweep() const {
   for (const fs::path& orphan : orphans) fs::remove(orphan, error);
 }
 
-std::map<std::string, std::string> StateStore::ModelFolders() const {
+std::map<std::string, std::string> StateStore::ModelFolders(bool* complete) const {
   std::map<std::string, std::string> folders;
-  std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(options_.folder)) {
+  for (const fs::directory_entry& entry : FilesIn(options_.folder, complete)) {
+    std::error_code error;
     // Links are not followed: they may lead to files that are not the server's.
     if (entry.path().extension() == kFolder && fs::is_directory(entry.symlink_status(error))) {
       folders[entry.path().stem()] = entry.path();
     }
   }
   return folders;
+}
+
+std::vector<fs::directory_entry> StateStore::FilesIn(const std::string& folder,
+                                                     bool* complete) const {
+  std::vector<fs::directory_entry> files;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error); !error && at != fs::directory_iterator();
+       at.increment(error)) {
+    files.push_back(*at);
+  }
+  if (error) Log(StrCat(folder, ": ", error.message()));
+  if (error && complete != nullptr) *complete = false;
+  return files;
 }
 
 std::string StateStore::BaseOf(const Info& info) const {
@@ -187,88 +203,124 @@ std::optional<StateStore::Entry> StateStore::Look(const std::string& model,
   constexpr int64_t kSecond = 1'000'000'000;
   return Entry{info,
                {.inode = file.st_ino,
-                .nanoseconds = int64_t{file.st_mtim.tv_sec} * kSecond + file.st_mtim.tv_nsec}};
+                .nanoseconds = int64_t{file.st_ctim.tv_sec} * kSecond + file.st_ctim.tv_nsec,
+                .model = model}};
 }
 
 void StateStore::Refresh(const std::string& name) {
   if (!IsStateName(name)) return;
-  const auto known = states_.find(name);
-  if (known != states_.end()) {
-    const std::optional<Entry> now = Look(known->second.info.model, name);
-    if (now && now->file == known->second.file) return;
-    Erase(known);
-    if (now) return Set(*now);
+  FileId before;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto known = states_.find(name);
+    if (known != states_.end()) before = known->second.file;
   }
-  for (const auto& [model, folder] : ModelFolders()) {
-    if (const std::optional<Entry> now = Look(model, name)) return Set(*now);
+  std::optional<Entry> now;
+  if (!before.model.empty()) now = Look(before.model, name);
+  if (now && now->file == before) return;
+  if (!now) {
+    for (const auto& [model, folder] : ModelFolders()) {
+      if (!now) now = Look(model, name);
+    }
+  }
+  const std::lock_guard lock(mutex_);
+  const auto known = states_.find(name);
+  const FileId& file = known != states_.end() ? known->second.file : FileId();
+  if (file != before) return;  // it has been refreshed meanwhile
+  if (now) {
+    Set(*now);
+  } else {
+    Erase(name);
   }
 }
 
 void StateStore::RefreshAll() {
+  const std::lock_guard one(scan_mutex_);
   const auto began = std::chrono::steady_clock::now();
-  Index before = std::move(states_);
-  states_.clear();
-  bytes_ = 0;
-  for (const auto& [model, folder] : ModelFolders()) {
-    for (const fs::directory_entry& file : fs::directory_iterator(folder)) {
+  {
+    const std::lock_guard lock(mutex_);
+    changed_.clear();
+  }
+  Index found;
+  bool complete = true;
+  for (const auto& [model, folder] : ModelFolders(&complete)) {
+    for (const fs::directory_entry& file : FilesIn(folder, &complete)) {
       const std::string name = file.path().stem();
       if (!IsStateName(name) || StateFile(name) != file.path().filename()) continue;
-      std::optional<Entry> now = Look(model, name);
-      if (!now) continue;
-      const auto known = before.find(name);
-      if (known != before.end() && known->second.file == now->file) {
-        now->snapshot = known->second.snapshot;
-      }
-      Set(*now);
+      if (const std::optional<Entry> now = Look(model, name)) found[name] = *now;
     }
   }
+  const std::lock_guard lock(mutex_);
   // Many states take long to look at: at most a fiftieth of the time goes into that.
   const auto end = std::chrono::steady_clock::now();
   fresh_until_ = end + std::max<std::chrono::steady_clock::duration>(std::chrono::seconds(1),
                                                                      50 * (end - began));
+  if (!complete) return;  // a folder that cannot be read is no reason to forget its states
+  // What has changed during the scan is as Set() and Erase() left it.
+  for (const std::string& name : changed_) found.erase(name);
+  for (auto& [name, entry] : states_) {
+    const auto now = found.find(name);
+    if (changed_.contains(name)) {
+      found[name] = entry;
+    } else if (now != found.end() && now->second.file == entry.file) {
+      now->second.snapshot = entry.snapshot;
+    }
+  }
+  states_ = std::move(found);
+  bytes_ = 0;
+  for (const auto& [name, entry] : states_) bytes_ += entry.info.bytes;
 }
 
 StateStore::Entry& StateStore::At(const std::string& name) {
-  Refresh(name);
   const auto found = states_.find(name);
   if (found == states_.end()) throw None(name);
   return found->second;
 }
 
 void StateStore::Set(const Entry& entry) {
-  const auto known = states_.find(entry.info.name);
-  if (known != states_.end()) Erase(known);
+  changed_.insert(entry.info.name);
+  Erase(entry.info.name);
   states_.emplace(entry.info.name, entry);
   bytes_ += entry.info.bytes;
 }
 
-void StateStore::Erase(Index::iterator entry) {
-  bytes_ -= entry->second.info.bytes;
-  states_.erase(entry);
+void StateStore::Erase(const std::string& name) {
+  const auto known = states_.find(name);
+  if (known == states_.end()) return;
+  changed_.insert(name);
+  bytes_ -= known->second.info.bytes;
+  states_.erase(known);
 }
 
 void StateStore::Log(const std::string& line) const {
   if (options_.log) options_.log(line);
 }
 
-std::unique_ptr<StateStore::Claim> StateStore::Take(const std::string& name) {
-  if (taken_.contains(name)) return nullptr;
+std::unique_ptr<StateStore::Claim> StateStore::Take(const std::string& name, bool full_disk) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!taken_.insert(name).second) return nullptr;
+  }
   const std::string path = fs::path(options_.folder) / (name + kClaim);
+  const auto claim = [&](int file) { return std::make_unique<Claim>(this, name, path, file); };
   while (true) {
     const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (file < 0) {
-      Log(StrCat(path, ": ", std::system_category().message(errno)));
-      throw RuntimeError("the state '", name, "' was not kept: its name could not be claimed");
+      const int error = errno;
+      auto without_file = claim(-1);
+      if (full_disk && (error == ENOSPC || error == EDQUOT)) return without_file;
+      Log(StrCat(path, ": ", std::system_category().message(error)));
+      throw RuntimeError("the name of the state '", name, "' could not be claimed");
     }
     const bool locked = flock(file, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
     struct stat info = {};
     const bool removed = fstat(file, &info) != 0 || info.st_nlink == 0;  // a claim that has ended
-    if (!locked && !removed) {
-      taken_.insert(name);
-      return std::make_unique<Claim>(this, name, path, file);
-    }
+    if (!locked && !removed) return claim(file);
     close(file);
-    if (locked) return nullptr;
+    if (locked) {
+      claim(-1);  // gives the name back
+      return nullptr;
+    }
   }
 }
 
@@ -283,15 +335,23 @@ std::shared_ptr<void> StateStore::Reserve(const Model& model, size_t count,
   const double bytes = static_cast<double>(count) * FileBytes(model);
   // Declared before the lock: if it is destroyed by an exception, it locks mutex_.
   auto ticket = std::make_shared<Ticket>(this);
-  const std::lock_guard lock(mutex_);
-  if (std::chrono::steady_clock::now() > fresh_until_) RefreshAll();
+  bool due = false;
+  {
+    const std::lock_guard lock(mutex_);
+    due = std::chrono::steady_clock::now() > fresh_until_;
+  }
+  if (due) RefreshAll();
   if (name) {
-    ticket->claim = Take(*name);
-    if (ticket->claim) Refresh(*name);
-    if (!ticket->claim || states_.contains(*name)) {
-      throw Refusal{
-          409, StrCat("there is a state '", *name, "'; choose another name, or delete it first")};
+    ticket->claim = Take(*name, /*full_disk=*/false);
+    if (!ticket->claim) {
+      throw Refusal{409, StrCat("the state '", *name, "' is being written or removed")};
     }
+    Refresh(*name);
+  }
+  const std::lock_guard lock(mutex_);
+  if (name && states_.contains(*name)) {
+    throw Refusal{
+        409, StrCat("there is a state '", *name, "'; choose another name, or delete it first")};
   }
   if (bytes_ + reserved_ + bytes > options_.bytes) {
     throw Refusal{507, StrCat("no room for ", count == 1 ? "another state" : "more states",
@@ -358,6 +418,7 @@ bool StateStore::Write(Pending& pending) const {
 
 std::shared_ptr<const Snapshot> StateStore::Find(const std::string& model_name, const Model& model,
                                                  const std::string& name) {
+  Refresh(name);
   Entry entry;
   {
     const std::lock_guard lock(mutex_);
@@ -372,6 +433,7 @@ std::shared_ptr<const Snapshot> StateStore::Find(const std::string& model_name, 
   } catch (const Error& error) {
     Log(error.what());
   }
+  Refresh(name);
   const std::lock_guard lock(mutex_);
   Entry& now = At(name);
   // Otherwise the state was removed meanwhile, and its name given to another one.
@@ -388,33 +450,29 @@ std::shared_ptr<const Snapshot> StateStore::Find(const std::string& model_name, 
 }
 
 std::vector<StateStore::Info> StateStore::List() {
-  const std::lock_guard lock(mutex_);
   RefreshAll();
+  const std::lock_guard lock(mutex_);
   std::vector<Info> list;
   for (const auto& [name, entry] : states_) list.push_back(entry.info);
   return list;
 }
 
 StateStore::Info StateStore::Get(const std::string& name) {
+  Refresh(name);
   const std::lock_guard lock(mutex_);
   return At(name).info;
 }
 
 void StateStore::Remove(const std::string& name) {
-  std::unique_ptr<Claim> claim;
-  Info info;
+  Get(name);  // throws if there is none
   // The store that wrote the state gives up its claim a moment after it has answered.
   constexpr int kTries = 200;
-  for (int i = 0; !claim && i < kTries; ++i) {
-    if (i > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    const std::lock_guard lock(mutex_);
-    At(name);
-    claim = Take(name);
-    if (claim) info = At(name).info;  // that of a new state, if another store was faster
+  std::unique_ptr<Claim> claim;
+  for (int i = 0; i < kTries && !(claim = Take(name, /*full_disk=*/true)); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   if (!claim) throw Refusal{409, StrCat("the state '", name, "' is being written or removed")};
-  const bool removed = RemoveSnapshot(BaseOf(info));
-  const std::lock_guard lock(mutex_);
+  const bool removed = RemoveSnapshot(BaseOf(Get(name)));
   Refresh(name);
   if (!removed) throw RuntimeError("the state '", name, "' could not be removed");
 }

@@ -13,11 +13,12 @@
 // written on a thread of their own and synced before `done` is called.
 //
 // Several stores, of processes on one or several machines, may share a folder. Each has an index of
-// the files and compares it with the folder: for one name whenever the name is used, and for all
-// names when states are listed and, at most once a second, when room is reserved. (More rarely if
-// there are so many that this takes more than 20 ms.) So stores may together exceed options.bytes
-// by what they begin to write in this time. A name that is being written or removed is claimed by a
-// lock of the file FOLDER/NAME.claim, which ends with the process.
+// the files, which it compares with the folder: for one name whenever the name is used; for all
+// names when states are listed, and at most once a second when room is reserved (less often if
+// there are so many files that this takes more than 20 ms). Between two comparisons, a store does
+// not know what others have written, so together they may exceed options.bytes by that. While a
+// store writes or removes a name, it locks the file FOLDER/NAME.claim; the lock ends with the
+// process.
 #ifndef LINNET_SERVER_STATE_STORE_H_
 #define LINNET_SERVER_STATE_STORE_H_
 
@@ -25,6 +26,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -79,7 +81,8 @@ class StateStore : public StateKeeper {
   // Tells a file from another one that later has its path.
   struct FileId {
     uint64_t inode = 0;
-    int64_t nanoseconds = 0;  // of its last change
+    int64_t nanoseconds = 0;  // when its inode was last changed
+    std::string model;
     bool operator==(const FileId&) const = default;
   };
   struct Entry {
@@ -99,29 +102,37 @@ class StateStore : public StateKeeper {
 
   void Lock();
   void Sweep() const;
+  // The files in a folder. An error is logged, and sets *complete to false unless it is null.
+  std::vector<std::filesystem::directory_entry> FilesIn(const std::string& folder,
+                                                        bool* complete = nullptr) const;
   // The folders FOLDER/MODEL.states, by model.
-  std::map<std::string, std::string> ModelFolders() const;
+  std::map<std::string, std::string> ModelFolders(bool* complete = nullptr) const;
   std::string BaseOf(const Info& info) const;
   // The entry of a state, from its files; nullopt if there are none.
   std::optional<Entry> Look(const std::string& model, const std::string& name) const;
-  // The functions from here to Log() require mutex_. Refresh() compares the index with the files of
-  // a name, RefreshAll() with all files. At() throws Refusal (404) if there is no such state.
+  // Compare the index with the files of a name, or with all files. No file is looked at under
+  // mutex_, for which the thread that steps all sequences may wait.
   void Refresh(const std::string& name);
   void RefreshAll();
+  // At(), Set() and Erase() require mutex_. At() throws Refusal (404) if there is no such state.
   Entry& At(const std::string& name);
   void Set(const Entry& entry);
-  void Erase(Index::iterator entry);
+  void Erase(const std::string& name);
   void Log(const std::string& line) const;
-  std::unique_ptr<Claim> Take(const std::string& name);  // null if the name is taken
+  // Null if the name is taken. Throws RuntimeError if the claim's file cannot be created; with
+  // `full_disk`, a full disk is no reason to fail.
+  std::unique_ptr<Claim> Take(const std::string& name, bool full_disk);
   void WriteLoop();
   bool Write(Pending& pending) const;
 
   const StateStoreOptions options_;
   int lock_ = -1;             // the file whose lock says that a store uses the folder
+  std::mutex scan_mutex_;     // held by RefreshAll()
   mutable std::mutex mutex_;  // guards the members below
   std::condition_variable wake_;
   Index states_;
-  std::chrono::steady_clock::time_point fresh_until_;  // then, states_ is compared with the folder
+  std::chrono::steady_clock::time_point fresh_until_;  // when RefreshAll() is due again
+  std::set<std::string> changed_;                      // entries changed since RefreshAll() began
   std::set<std::string> taken_;                        // names that this store has claimed
   double bytes_ = 0, reserved_ = 0;  // of the files, and for states that are not written yet
   std::deque<Pending> pending_;

@@ -1,8 +1,8 @@
 // Finds the process that the others wait for.
 //
 //   Laggard laggard(processes.size());
-//   laggard.Add(seconds);                 // after each update: the seconds that each has computed
-//   progress += laggard.Remark();         // "process 2 takes 1.8 times as long as the others" or ""
+//   laggard.Add(seconds);            // after each update: the seconds that each has computed
+//   progress += laggard.Remark();    // "process 2 takes 1.8 times as long as the others", or ""
 #ifndef LINNET_TRAIN_LAGGARD_H_
 #define LINNET_TRAIN_LAGGARD_H_
 

@@ -47,7 +47,9 @@ class StateRelay : public nn::PieceExchange {
 
   const Processes& processes_;
   const int pieces_;
-  torch::Tensor anchor_;  // an input of the received states, so that autograd asks for gradients
+  // An input of the operation that receives. Autograd computes gradients only of results whose
+  // inputs need some.
+  torch::Tensor anchor_;
   std::vector<torch::Tensor> ties_;  // zeros, whose gradients are those of the sent states
 };
 

@@ -63,8 +63,8 @@ std::pair<Tensor, Tensor> FirstLines(std::span<const TokenSequence> sequences) {
   return {lines, torch::tensor(lengths, torch::kInt64)};
 }
 
-// The part's pieces of the sequences. They all have the same positions; `first` is the first one.
-// Pieces of shorter sequences may be cut short, or empty.
+// The part's pieces of the sequences: of each, the same range of positions, which begins with
+// `first`. A sequence that ends before or within the range has no tokens there, or fewer.
 std::vector<TokenSequence> Pieces(std::span<const TokenSequence> sequences, const Part& part,
                                   int64_t& first) {
   size_t longest = 2;

@@ -673,6 +673,9 @@ TrainResult Train(const TaskInfo& task, const TrainConfig& config, bool resume,
 }
 
 void CheckProcesses(const TrainConfig& config, int count, int sequence_parallel) {
+  if (sequence_parallel > 1 && config.checkpoint_layers) {
+    throw InputError("--checkpoint-layers does not work with --sequence-parallel");
+  }
   if (count % sequence_parallel != 0) {
     throw InputError("--sequence-parallel ", sequence_parallel, ": the number of processes, ",
                      count, ", is not a multiple of it");

@@ -26,6 +26,8 @@ namespace {
 using train::TaskInfo;
 using train::TrainConfig;
 
+constexpr int kMostProcesses = 4096;
+
 struct TrainCommand {
   const TaskInfo* task = nullptr;
   CLI::App* app = nullptr;
@@ -61,12 +63,14 @@ void Register(CLI::App& train, TrainCommand& command) {
                   "number of processes that train together on this machine, each with a part of "
                   "every batch; for several machines, see docs/distributed.md")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber.description(""));
-  app->add_option("--sequence-parallel", command.sequence_parallel,
-                  "number of processes that share each sequence, each with a piece of it, for "
-                  "sequences too long for one machine's memory (docs/distributed.md)")
+      ->check(CLI::Range(1, kMostProcesses).description(""));
+  app->add_option(
+         "--sequence-parallel", command.sequence_parallel,
+         "number of processes that share each sequence, each with a piece of it, for "
+         "sequences too long for one machine's memory; text only, with linear attention or "
+         "gated recurrences (docs/distributed.md)")
       ->capture_default_str()
-      ->check(CLI::PositiveNumber.description(""));
+      ->check(CLI::Range(1, kMostProcesses).description(""));
   const TrainConfig defaults = WithPreset(task, task.presets[0]);
   command.flags.Add(*app, &defaults, [&task](const std::string&, const std::string& tasks) {
     return train::Takes(tasks, task.name);
