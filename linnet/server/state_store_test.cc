@@ -337,6 +337,21 @@ TEST_F(States, OfAllServersFitIntoTheFolder) {
   Post(a, "/v1/states", {{"prompt", "x"}, {"id", "c"}});
 }
 
+// Clients do not learn its path, and get a state again once it can be written.
+TEST_F(States, OfARemovedFolderAreGone) {
+  const RunningServer server = Serve();
+  Post(server, "/v1/states", {{"prompt", "x"}, {"id", "a"}});
+  fs::remove_all(folder_);
+  EXPECT_EQ(Client(server).Get("/v1/states")->status, 200);
+  Complete(server, {{"state", "a"}}, 404);
+  EXPECT_EQ(Client(server).Delete("/v1/states/a")->status, 404);
+  const json refused = Post(server, "/v1/states", {{"prompt", "x"}, {"id", "b"}}, 500);
+  EXPECT_EQ(refused.dump().find(folder_), std::string::npos) << refused;
+  fs::create_directories(folder_);
+  Post(server, "/v1/states", {{"prompt", "x"}, {"id", "b"}});
+  EXPECT_EQ(json::parse(Client(server).Get("/v1/states")->body)["data"].size(), 1u);
+}
+
 TEST_F(States, NeedAFolder) {
   const RunningServer server({.threads = 1, .sequences = 1}, {});
   Complete(server, {{"prompt", "x"}, {"return_state", true}}, 400);
