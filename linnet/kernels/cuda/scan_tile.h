@@ -1,13 +1,13 @@
 // The tile programs (tile.h) of gated recurrences: the forward of kernels/scan.h and its gradients,
 // in fp32, position by position.
 //
-// Each element of the state depends on other elements of its column or of its row only:
+// A position changes the state by
 //
 //   S_t = diag(e^g) S_{t-1} + x y^T + ...     x: key channels (rows), y: value channels (columns)
 //
-// y_m is computed from column m of the state alone, and once all y are known, row d needs only x_d.
-// So a sweep over the positions keeps lines of a state, columns or rows, in registers, and there
-// are four sweeps:
+// Column m of S depends on no other column, since y_m is computed from column m alone. Row d depends
+// on no other row once all y are known. So a sweep over the positions keeps lines of a state,
+// columns or rows, in registers. There are four sweeps:
 //
 //   kForward      columns of S             out = S^T q, and y
 //   kGradWritten  columns of dS, reversed  dy = dS^T x, and so the gradients of v and of `write`
@@ -15,7 +15,7 @@
 //   kGradKeys     rows of dS, reversed     dx = dS y, and so the gradients of k and of g
 //
 // Here do is grad_out and dS the gradient of S_t. Sweeps by rows read the y (`written`) and dy
-// (`grad_written`) that sweeps by columns have stored. So no state is stored or computed again.
+// (`grad_written`) that sweeps by columns have stored. No sweep needs a state of another one.
 //
 // The gradient of g_t is the row sum of P_t * dP_t, which needs two states that no sweep has at the
 // same time. It follows from the other gradients, since a factor of a row of S can be moved to the
