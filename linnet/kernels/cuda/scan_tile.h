@@ -5,9 +5,9 @@
 //
 //   S_t = diag(e^g) S_{t-1} + x y^T + ...     x: key channels (rows), y: value channels (columns)
 //
-// Column m of S depends on no other column, since y_m is computed from column m alone. Row d depends
-// on no other row once all y are known. So a sweep over the positions keeps lines of a state,
-// columns or rows, in registers. There are four sweeps:
+// Column m of S depends on no other column, since y_m is computed from column m alone. Row d
+// depends on no other row once all y are known. So a sweep over the positions keeps lines of a
+// state, columns or rows, in registers. There are four sweeps:
 //
 //   kForward      columns of S             out = S^T q, and y
 //   kGradWritten  columns of dS, reversed  dy = dS^T x, and so the gradients of v and of `write`
