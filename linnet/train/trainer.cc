@@ -678,7 +678,7 @@ void CheckProcesses(const TrainConfig& config, int count, int sequence_parallel)
   }
   if (count % sequence_parallel != 0) {
     throw InputError("--sequence-parallel ", sequence_parallel, ": the number of processes, ",
-                     count, ", is not a multiple of it");
+                     count, ", is not a multiple of it; give --processes ", sequence_parallel);
   }
   if (count == 1) return;
   if (config.device != "cpu") {

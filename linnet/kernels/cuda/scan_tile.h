@@ -184,8 +184,8 @@ class ScanSweep {
       Transform(buffer);
       tile_.Barrier();
       if (i + 1 < pieces) Fetch(begin_of(i + 1), 1 - buffer);
-      for (unsigned i = 0; i < kPiece; i += kGroup) {
-        const unsigned group = Sizes::kReverse ? kPiece - kGroup - i : i;
+      for (unsigned done = 0; done < kPiece; done += kGroup) {
+        const unsigned group = Sizes::kReverse ? kPiece - kGroup - done : done;
         if (begin + group < length_) Group(begin, buffer, group);
       }
     }
