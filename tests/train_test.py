@@ -88,10 +88,8 @@ class TrainTest(unittest.TestCase):
         rng = random.Random(seed)
         kills = resumed = 0
         for attempt in range(100):
-            resume = (broken / "state.safetensors").exists()
-            resumed += resume
-            command = [*args[:1], "--resume", "--out", broken] if resume else [*args, "--out", broken]
-            process = subprocess.Popen([BIN / "linnet", "train", *map(str, command)],
+            resumed += (broken / "state.safetensors").exists()
+            process = subprocess.Popen([BIN / "linnet", "train", *map(str, args), "--auto-resume", "--out", broken],
                                        stderr=subprocess.DEVNULL, start_new_session=True)
             # Kill the first three processes soon after each has written something to resume, so that
             # several resumptions happen. Let a later process finish.
@@ -203,6 +201,18 @@ class TrainTest(unittest.TestCase):
         self.assertEqual((out / "config.json").read_text(), config)
         self.run_ok("copy", "--resume", "--steps", "6", "--lr", "1e-4", "--out", out)
         self.assertEqual(json.loads((out / "config.json").read_text())["lr"], 1e-4)
+
+    def test_auto_resume_starts_or_resumes(self):
+        run = [*COPY, "--preset", "paper", "--auto-resume", "--out", self.dir / "run"]
+        self.run_ok(*run, "--steps", "4")
+        self.assertIn("nothing to do", self.run_ok(*run, "--steps", "4").stderr)
+        self.assertIn("from step 4", self.run_ok(*run, "--steps", "6").stderr)
+        self.run_ok(*COPY, "--steps", "6", "--out", self.dir / "whole")
+        for file in ("model.safetensors", "state.safetensors"):
+            self.assertEqual(tensors(self.dir / "run" / file), tensors(self.dir / "whole" / file))
+        self.assert_refused(self.train(*run, "--d-model", "64"), "cannot change its model")
+        self.assert_refused(self.train(*run, "--resume"), "--resume", "--auto-resume")
+        self.assert_refused(self.train(*COPY, "--auto-resume", "--steps", "4"), "--out")
 
     def test_epochs_are_counted_across_resumptions(self):
         data, out = self.dir / "mnist", self.dir / "run"

@@ -1,6 +1,7 @@
 #include "linnet/program/child.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -56,11 +57,14 @@ struct Pipe {
   int from = -1, to = -1;  // the descriptors for reading and for writing
 };
 
-// Reads to the end of the file.
+// Reads to the end of the file. Waits in poll(), since the thread sanitizer calls no signal handler
+// during read().
 std::string ReadAll(int fd) {
   std::string text;
   char buffer[65536];
   while (true) {
+    pollfd readable = {fd, POLLIN, 0};
+    if (poll(&readable, 1, -1) < 0 && errno == EINTR) continue;
     const ssize_t got = read(fd, buffer, sizeof(buffer));
     if (got > 0) {
       text.append(buffer, static_cast<size_t>(got));

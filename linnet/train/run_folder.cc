@@ -30,9 +30,14 @@ FolderLock::~FolderLock() {
   if (fd_ >= 0) close(fd_);
 }
 
+bool HoldsRun(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::exists(folder / RunFolder::kState, ignored);
+}
+
 RunFolder::RunFolder(std::string path, bool resume) : path_(std::move(path)) {
   std::error_code error;
-  const bool exists = fs::exists(state_path(), error);
+  const bool exists = HoldsRun(path_);
   if (resume && !exists) {
     throw InputError(state_path(), ": not found, so there is no run to resume; start one without ",
                      "--resume");
@@ -55,8 +60,7 @@ void RunFolder::RemoveLeftovers() const {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(path_, ignored)) {
     const std::string name = entry.path().filename().string();
-    for (const char* file :
-         {"state.safetensors", "model.safetensors", "config.json", "metrics.jsonl"}) {
+    for (const char* file : {kState, "model.safetensors", "config.json", "metrics.jsonl"}) {
       if (name.starts_with(std::string(file) + ".tmp.")) fs::remove(entry.path(), ignored);
     }
   }

@@ -24,6 +24,8 @@ class FolderLock {
 
 class RunFolder {
  public:
+  static constexpr const char* kState = "state.safetensors";
+
   // Throws InputError if there is no run to resume, or if a new run would overwrite a run or a
   // model.
   RunFolder(std::string path, bool resume);
@@ -34,7 +36,7 @@ class RunFolder {
   void RemoveLeftovers() const;
 
   std::string path() const { return path_.string(); }
-  std::string state_path() const { return (path_ / "state.safetensors").string(); }
+  std::string state_path() const { return (path_ / kState).string(); }
   std::string model_path() const { return (path_ / "model.safetensors").string(); }
   std::string metrics_path() const { return (path_ / "metrics.jsonl").string(); }
   std::string config_path() const { return (path_ / "config.json").string(); }
@@ -45,6 +47,9 @@ class RunFolder {
   std::filesystem::path path_;
   std::optional<FolderLock> lock_;
 };
+
+// Whether the folder holds a run that can be resumed.
+bool HoldsRun(const std::filesystem::path& folder);
 
 }  // namespace linnet::train
 

@@ -18,6 +18,7 @@
 #include "linnet/program/forks.h"
 #include "linnet/program/signals.h"
 #include "linnet/train/processes.h"
+#include "linnet/train/run_folder.h"
 #include "linnet/train/trainer.h"
 
 namespace linnet {
@@ -32,7 +33,7 @@ struct TrainCommand {
   const TaskInfo* task = nullptr;
   CLI::App* app = nullptr;
   std::string preset, config_file;
-  bool resume = false;
+  bool resume = false, auto_resume = false;
   int processes = 1, sequence_parallel = 1;
   ConfigFlags flags;
 };
@@ -59,6 +60,10 @@ void Register(CLI::App& train, TrainCommand& command) {
   app->add_flag(
       "--resume", command.resume,
       "continue the run in --out with the settings of its config.json; flags override them");
+  app->add_flag("--auto-resume", command.auto_resume,
+                "continue the run in --out if there is one, otherwise start it; for commands that "
+                "torchrun or a job scheduler starts again after a failure")
+      ->excludes("--resume");
   app->add_option("--processes", command.processes,
                   "number of processes that train together on this machine, each with a part of "
                   "every batch; for several machines, see docs/distributed.md")
@@ -88,7 +93,7 @@ TrainConfig Resolve(const TrainCommand& command) {
   if (command.resume) {
     const std::string& out = command.flags.values().out;
     if (out.empty()) throw InputError("--resume needs --out, the folder of the run");
-    if (command.app->get_option("--preset")->count() > 0) {
+    if (!command.auto_resume && command.app->get_option("--preset")->count() > 0) {
       throw InputError("--resume uses the settings of the run; leave out --preset");
     }
     ApplyJson(train::ReadRunConfig(out), out + "/config.json", config);
@@ -202,7 +207,9 @@ int TrainInForks(const TrainCommand& command, const TrainConfig& config) {
   }
 }
 
-int RunTraining(const TrainCommand& command) {
+int RunTraining(TrainCommand& command) {
+  const std::string& out = command.flags.values().out;
+  if (command.auto_resume) command.resume = !out.empty() && train::HoldsRun(out);
   const TrainConfig config = Resolve(command);
   if (command.processes == 1) {
     cli::StopAtSignals();
