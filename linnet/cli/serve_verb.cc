@@ -34,43 +34,25 @@ struct Options {
   server::BatcherOptions batcher = {.threads = 0, .sequences = 0};
   double memory_mb = 512, snapshots_mb = 64, folder_mb = 1000, states_mb = 1000, grace = 30;
   std::string key_file;             // holds the API key; "": none
+  std::string clients_file;         // ReadClients(); "": none
   std::optional<std::string> chat;  // ChatFormat::Of(); none: no chats
   std::string folder;               // of the snapshots; "": none
   std::optional<Precision> precision;
   bool quiet = false;
 };
 
-constexpr size_t kLongestKey = 4096;
-
-// Returns the API key in `text` without the white space around it. HTTP strips white space around a
-// header value, so a key with such white space would never match. `where` is for error messages.
-std::string CheckedKey(const std::string& text, const std::string& where) {
-  const size_t begin = text.find_first_not_of(" \t\r\n"), end = text.find_last_not_of(" \t\r\n");
-  if (begin == text.npos) throw InputError(where, ": contains no key");
-  const std::string key = text.substr(begin, end - begin + 1);
-  if (std::any_of(key.begin(), key.end(), [](unsigned char c) { return c <= 0x20 || c >= 0x7f; })) {
-    throw InputError(where,
-                     ": the key may have only letters, digits and other visible ASCII characters; "
-                     "it contains a blank, a line break or another character");
-  }
-  if (key.size() > kLongestKey) {
-    throw InputError(where, ": the key has ", key.size(), " characters; at most ", kLongestKey,
-                     " are possible");
-  }
-  return key;
-}
-
 // Returns the API key of --api-key-file or, without it, of LINNET_API_KEY; "" if neither is set.
 std::string KeyOf(const Options& options) {
   if (!options.key_file.empty()) {
-    return CheckedKey(ReadFile(options.key_file, 2 * kLongestKey), options.key_file);
+    constexpr size_t kLargest = 1 << 13;  // bytes; a key with more than half of them is refused
+    return server::CheckedKey(ReadFile(options.key_file, kLargest), options.key_file);
   }
   const char* key = std::getenv("LINNET_API_KEY");
   if (key == nullptr) return "";
   if (*key == 0) {
     throw InputError("LINNET_API_KEY is empty; set it to a key, or unset it to serve without one");
   }
-  return CheckedKey(key, "LINNET_API_KEY");
+  return server::CheckedKey(key, "LINNET_API_KEY");
 }
 
 // The URL path that answers requests to models of this task; null if they cannot be served.
@@ -180,12 +162,17 @@ std::string Describe(const std::vector<server::Served>& models) {
   return list;
 }
 
+std::vector<server::ClientOptions> ClientsOf(const Options& options) {
+  if (options.clients_file.empty()) return {};
+  return server::ReadClients(options.clients_file);
+}
+
 // Opens the models again, and serves them instead of those before. Keeps those if it fails.
 void Reload(server::Server& server, const Options& options) {
   try {
     std::vector<server::Served> models = OpenModels(options);
     const std::string list = Describe(models);
-    server.Reload(std::move(models));
+    server.Reload(std::move(models), ClientsOf(options));
     std::cerr << StrCat("reloaded: serving ", list, "\n");
   } catch (const std::exception& error) {
     std::cerr << StrCat("not reloaded, the models stay as they are: ", error.what(), "\n");
@@ -239,6 +226,7 @@ void Run(const Options& options) {
   const std::string list = Describe(models);
   server::ServerOptions how = options.server;
   how.api_key = KeyOf(options);
+  how.clients = ClientsOf(options);
   how.states.bytes = options.states_mb * 1e6;
   if (options.chat) {
     how.chat = std::make_shared<const ChatFormat>(ChatFormat::Of(*options.chat));
@@ -246,7 +234,9 @@ void Run(const Options& options) {
   how.warn = [](const std::string& line) { std::cerr << line + "\n"; };
   how.states.log = how.warn;
   if (!options.quiet) how.log = how.warn;
-  const std::string key = how.api_key.empty() ? "" : "; requests need the API key";
+  const std::string key = !how.clients.empty()  ? "; requests need a client's key"
+                          : how.api_key.empty() ? ""
+                                                : "; requests need the API key";
   const std::string host =
       how.http.host.find(':') != std::string::npos ? "[" + how.http.host + "]" : how.http.host;
   server::Server server(std::move(models), std::move(how));
@@ -328,6 +318,9 @@ new ones without dropping a request. If LINNET_API_KEY is set in the environment
       ->check(Between(0, 65535))
       ->capture_default_str();
   verb->add_option("--api-key-file", options->key_file, "File that holds the API key")
+      ->type_name("FILE");
+  verb->add_option("--clients", options->clients_file,
+                   "JSON file of clients with keys and quotas of their own (docs/operating.md)")
       ->type_name("FILE");
   AddOption(verb, "--memory", options->memory_mb, "MB",
             "Memory for the states of running sequences, per model", Between(0.001, 1e7));

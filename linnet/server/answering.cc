@@ -23,6 +23,7 @@ void Answering::Start() {
 void Answering::Changed() {
   Pipe& pipe = *reply_.pipe;
   bool begins = false, too_slow = false, whole = false;
+  if (pipe.closed()) Release();
   {
     const std::lock_guard lock(mutex_);
     if (over_ || !pipe.begun()) return;
@@ -44,8 +45,10 @@ void Answering::Changed() {
     reply_.worker->Cancel(reply_.request);
     exchange_->Abort();
   } else if (begins) {
-    const auto next = [pipe = reply_.pipe](std::string& piece) {
+    const auto next = [pipe = reply_.pipe, of = weak_from_this()](std::string& piece) {
       const Pipe::Got got = pipe->Take(piece);
+      const auto self = got == Pipe::Got::kEnd ? of.lock() : nullptr;
+      if (self) self->Release();
       return got == Pipe::Got::kEnd     ? Exchange::Next::kEnd
              : got == Pipe::Got::kPiece ? Exchange::Next::kPiece
                                         : Exchange::Next::kNothing;
@@ -54,6 +57,12 @@ void Answering::Changed() {
   } else if (reply_.events) {
     exchange_->Wake();
   }
+}
+
+void Answering::Release() {
+  std::shared_ptr<void> lease;  // ends after the lock
+  const std::lock_guard lock(mutex_);
+  lease = std::move(lease_);
 }
 
 void Answering::Expire(const HttpResponse& late) {

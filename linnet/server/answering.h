@@ -12,6 +12,7 @@
 
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "linnet/server/http_server.h"
 #include "linnet/tasks/endpoint.h"
@@ -24,8 +25,13 @@ class Answering : public std::enable_shared_from_this<Answering> {
   // Maximum number of unsent bytes of a stream. A client that falls further behind counts as gone.
   static constexpr size_t kUnsent = 16 << 20;
 
-  Answering(std::shared_ptr<Exchange> exchange, std::shared_ptr<const Account> account, Reply reply)
-      : exchange_(std::move(exchange)), account_(std::move(account)), reply_(std::move(reply)) {}
+  // lease: released before the client gets the end of its answer.
+  Answering(std::shared_ptr<Exchange> exchange, std::shared_ptr<const Account> account, Reply reply,
+            std::shared_ptr<void> lease = {})
+      : exchange_(std::move(exchange)),
+        account_(std::move(account)),
+        reply_(std::move(reply)),
+        lease_(std::move(lease)) {}
 
   const Account& account() const { return *account_; }
   // Passes the answer to the transport from now on.
@@ -35,6 +41,8 @@ class Answering : public std::enable_shared_from_this<Answering> {
   void Expire(const HttpResponse& late);
   // Cancels the work, because the client has left.
   void Leave();
+  // The request is over: releases the lease if the answer did not come to its end.
+  void Release();
 
  private:
   void Changed();
@@ -43,6 +51,7 @@ class Answering : public std::enable_shared_from_this<Answering> {
   const std::shared_ptr<const Account> account_;
   const Reply reply_;
   std::mutex mutex_;
+  std::shared_ptr<void> lease_;
   // begun_: the response has begun. over_: the response is complete, or nobody awaits it any more.
   // canceled_: the work is canceled.
   bool begun_ = false, over_ = false, canceled_ = false;

@@ -34,7 +34,7 @@ std::string NameOf(const HttpRequest& request) {
   return request.path.substr(at);
 }
 
-HttpResponse ErrorResponse(int status, const std::string& message) {
+HttpResponse ErrorResponse(int status, const std::string& message, int retry_after) {
   const char* type = status == 401                    ? "authentication_error"
                      : status == 404                  ? "not_found_error"
                      : status == 429                  ? "rate_limit_error"
@@ -43,7 +43,9 @@ HttpResponse ErrorResponse(int status, const std::string& message) {
   const ordered_json error = {
       {"error", {{"message", message}, {"type", type}, {"param", nullptr}, {"code", status}}}};
   HttpResponse response{.status = status, .type = kJson, .body = Dump(error) + "\n"};
-  if (status == 429 || status == 503) response.fields.emplace_back("Retry-After", "1");
+  if (status == 429 || status == 503) {
+    response.fields.emplace_back("Retry-After", std::to_string(retry_after));
+  }
   return response;
 }
 

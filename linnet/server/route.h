@@ -17,6 +17,7 @@ struct Route {
   std::function<HttpResponse(const HttpRequest&)> get = {}, remove = {};
   Endpoint* endpoint = nullptr;
   bool needs_key = true;
+  bool for_operator = false;  // clients that have keys of their own (clients.h) may not use it
 
   // The methods that the path accepts: "GET, HEAD, POST".
   std::string Methods() const;
@@ -27,7 +28,7 @@ struct Route {
 std::string NameOf(const HttpRequest& request);
 
 // An error in the format of OpenAI's clients.
-HttpResponse ErrorResponse(int status, const std::string& message);
+HttpResponse ErrorResponse(int status, const std::string& message, int retry_after = 1);
 HttpResponse JsonResponse(const nlohmann::ordered_json& value);
 HttpResponse JsonTextResponse(const std::string& json);
 

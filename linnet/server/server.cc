@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
@@ -44,13 +45,13 @@ bool IsJson(std::string_view type) {
   return name == "application/json";
 }
 
-// Constant-time comparison.
-bool SameSecret(std::string_view a, std::string_view b) {
-  unsigned char differ = a.size() != b.size();
-  for (size_t i = 0; i < a.size(); ++i) {
-    differ |= static_cast<unsigned char>(a[i] ^ b[b.empty() ? 0 : i % b.size()]);
+// The key of a request; nullopt if it has none.
+std::optional<std::string_view> KeyOf(const HttpRequest& request) {
+  const std::string_view given = request.Field("Authorization");
+  for (const std::string_view scheme : {"Bearer ", "bearer "}) {
+    if (given.starts_with(scheme)) return given.substr(scheme.size());
   }
-  return differ == 0;
+  return {};
 }
 
 std::string ContentType(std::string_view name) {
@@ -94,6 +95,7 @@ struct Server::Impl : HttpHandler {
         traces(options.traces.empty() ? nullptr
                                       : std::make_unique<TraceFile>(options.traces, options.warn)),
         http(*this, options.http) {
+    SetClients(options.clients);
     AddRoutes();
     services.push_back(MakeService(std::move(served)));
   }
@@ -102,6 +104,7 @@ struct Server::Impl : HttpHandler {
   ~Impl() override {
     for (const auto& service : services) service->Stop();
     states.reset();
+    client_states.clear();
     answering.clear();
   }
 
@@ -128,9 +131,19 @@ struct Server::Impl : HttpHandler {
     const std::lock_guard lock(mutex);
     return {services.back().get(), services.back()->Use()};
   }
-  bool HasKey(const HttpRequest& request) const;
+  void SetClients(std::vector<ClientOptions> of);
+  // Who sends a request. known: it has a key of the server, or the server needs none. client: null
+  // if the server's own key was given, or none is needed.
+  struct Sender {
+    bool known = false;
+    std::shared_ptr<Client> client = {};
+  };
+  Sender SenderOf(const HttpRequest& request) const;
+  // The states of a client, and those of the server for none. Only if there are states.
+  StateStore& StatesOf(const Client* client);
   void Compute(Endpoint& endpoint, const std::shared_ptr<Exchange>& exchange,
                std::shared_ptr<void> token);
+  std::string ClientMetrics() const;
   void Log(const HttpRequest& request, const Account* account, int status);
   std::string MetricsText() const;
   bool Expired(const Account& request) const {
@@ -148,9 +161,13 @@ struct Server::Impl : HttpHandler {
   }
 
   const ServerOptions options;
+  Clients clients;
   std::unique_ptr<StateStore> states;  // null: none are kept
-  std::unique_ptr<TraceFile> traces;   // null: none are written
-  Service::Routes others;              // that do not depend on the models
+  std::mutex client_states_mutex;      // guards `client_states`
+  // By the client's name; made when the client first uses them.
+  std::map<std::string, std::unique_ptr<StateStore>> client_states;
+  std::unique_ptr<TraceFile> traces;  // null: none are written
+  Service::Routes others;             // that do not depend on the models
   Metrics metrics;
   const std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
   std::atomic<bool> draining{false};
@@ -188,8 +205,9 @@ void Server::Drain(double seconds) {
   impl.http.Stop();
 }
 
-void Server::Reload(std::vector<Served> models) {
+void Server::Reload(std::vector<Served> models, std::optional<std::vector<ClientOptions>> clients) {
   Impl& impl = *impl_;
+  if (clients) impl.SetClients(std::move(*clients));
   std::unique_ptr<Service> next = impl.MakeService(std::move(models));
   Service* old = nullptr;
   {
@@ -222,6 +240,7 @@ void Server::Impl::AddRoutes() {
   others.routes["/metrics"] = {.get = [this](const HttpRequest&) {
     return HttpResponse{.type = "text/plain; version=0.0.4; charset=utf-8", .body = MetricsText()};
   }};
+  others.routes["/metrics"].for_operator = true;
   if (states) AddStates();
   AddPages();
 }
@@ -234,18 +253,21 @@ void Server::Impl::AddStates() {
             {"bytes", static_cast<int64_t>(info.bytes)},
             {"created", info.created}};
   };
-  others.routes[kStates].get = [this, describe](const HttpRequest&) {
+  const auto of = [this](const HttpRequest& request) -> StateStore& {
+    return StatesOf(SenderOf(request).client.get());
+  };
+  others.routes[kStates].get = [of, describe](const HttpRequest& request) {
     ordered_json list = {{"object", "list"}, {"data", ordered_json::array()}};
-    for (const StateStore::Info& info : states->List()) list["data"].push_back(describe(info));
+    for (const StateStore::Info& info : of(request).List()) list["data"].push_back(describe(info));
     return JsonResponse(list);
   };
   Route& one = others.items[StrCat(kStates, "/")];
-  one.get = [this, describe](const HttpRequest& request) {
-    return JsonResponse(describe(states->Get(NameOf(request))));
+  one.get = [of, describe](const HttpRequest& request) {
+    return JsonResponse(describe(of(request).Get(NameOf(request))));
   };
-  one.remove = [this](const HttpRequest& request) {
+  one.remove = [of](const HttpRequest& request) {
     const std::string name = NameOf(request);
-    states->Remove(name);
+    of(request).Remove(name);
     return JsonResponse({{"id", name}, {"object", "state"}, {"deleted", true}});
   };
 }
@@ -284,11 +306,19 @@ std::optional<HttpResponse> Server::Impl::Check(const HttpRequest& request) {
     return response;
   }
   // The answer to an unknown model's path may suggest a model's name, so it needs the key as well.
-  if ((route != nullptr ? route->needs_key : is_private) && !HasKey(request)) {
-    HttpResponse response = ErrorResponse(
-        401, "this server requires an API key: send the header Authorization: Bearer KEY");
-    response.fields.emplace_back("WWW-Authenticate", "Bearer");
-    return response;
+  if (route != nullptr ? route->needs_key : is_private) {
+    const Sender sender = SenderOf(request);
+    const bool allowed = sender.known && !(sender.client && route && route->for_operator);
+    if (!allowed) {
+      HttpResponse response =
+          sender.known
+              ? ErrorResponse(403, "only the server's own key may read this, not a client's")
+              : ErrorResponse(401,
+                              "this server requires an API key: send the header Authorization: "
+                              "Bearer KEY");
+      if (!sender.known) response.fields.emplace_back("WWW-Authenticate", "Bearer");
+      return response;
+    }
   }
   if (route == nullptr) return used.service->NotFound(request.path);
   if (draining && request.method == "DELETE") return ErrorResponse(503, "the server is stopping");
@@ -307,10 +337,35 @@ std::optional<HttpResponse> Server::Impl::Check(const HttpRequest& request) {
   return {};
 }
 
-bool Server::Impl::HasKey(const HttpRequest& request) const {
-  const std::string_view given = request.Field("Authorization");
-  return options.api_key.empty() || SameSecret(given, "Bearer " + options.api_key) ||
-         SameSecret(given, "bearer " + options.api_key);
+void Server::Impl::SetClients(std::vector<ClientOptions> of) {
+  for (const ClientOptions& client : of) {
+    if (!options.api_key.empty() && SameSecret(client.key, options.api_key)) {
+      throw InputError("client '", client.name, "' has the server's own key; choose another one");
+    }
+  }
+  clients.Set(std::move(of));
+}
+
+Server::Impl::Sender Server::Impl::SenderOf(const HttpRequest& request) const {
+  const std::optional<std::string_view> key = KeyOf(request);
+  if (options.api_key.empty() && clients.empty()) return {.known = true};
+  if (!key) return {};
+  if (!options.api_key.empty() && SameSecret(*key, options.api_key)) return {.known = true};
+  const std::shared_ptr<Client> client = clients.Find(*key);
+  return {client != nullptr, client};
+}
+
+StateStore& Server::Impl::StatesOf(const Client* client) {
+  if (client == nullptr) return *states;
+  const std::lock_guard lock(client_states_mutex);
+  std::unique_ptr<StateStore>& store = client_states[client->name()];
+  if (!store) {
+    StateStoreOptions how = options.states;
+    how.folder = std::filesystem::path(how.folder) / (client->name() + ".client");
+    if (client->state_bytes() >= 0) how.bytes = client->state_bytes();
+    store = std::make_unique<StateStore>(how);
+  }
+  return *store;
 }
 
 void Server::Impl::Handle(std::shared_ptr<Exchange> exchange) {
@@ -324,7 +379,7 @@ void Server::Impl::Handle(std::shared_ptr<Exchange> exchange) {
     if (request.method == "POST") return Compute(*route->endpoint, exchange, std::move(used.token));
     exchange->Answer(request.method == "DELETE" ? route->remove(request) : route->get(request));
   } catch (const Refusal& refusal) {
-    exchange->Answer(ErrorResponse(refusal.status, refusal.message));
+    exchange->Answer(ErrorResponse(refusal.status, refusal.message, refusal.retry_after));
   } catch (const InputError& error) {
     exchange->Answer(ErrorResponse(400, error.what()));
   } catch (const std::exception& error) {
@@ -336,14 +391,25 @@ void Server::Impl::Compute(Endpoint& endpoint, const std::shared_ptr<Exchange>& 
                            std::shared_ptr<void> token) {
   const HttpRequest& request = exchange->request();
   if (draining) throw Refusal{503, "the server is stopping"};
+  const std::shared_ptr<Client> client = SenderOf(request).client;
+  auto account = std::make_shared<Account>();
+  std::shared_ptr<void> lease;
+  if (client) {
+    client->Begin();
+    lease = std::shared_ptr<void>(client.get(), [client, account](void*) {
+      // Tokens restored from a snapshot cost nothing, nor does a prompt that was never read.
+      const size_t prompt = account->admitted < 0 ? 0 : account->prompt.load();
+      client->End(prompt - std::min(prompt, account->known.load()) + account->generated);
+    });
+    if (states) account->keeper = &StatesOf(client.get());
+  }
   std::string fault;
   const ordered_json object = ParseOrderedJson(exchange->TakeBody(), kDepth, fault);
   if (!fault.empty()) throw InputError("the body ", fault);
-  auto account = std::make_shared<Account>();
   account->start = request.start;
   account->received = account->Seconds();
-  const auto answer =
-      std::make_shared<Answering>(exchange, account, endpoint.Answer(object, account));
+  const auto answer = std::make_shared<Answering>(
+      exchange, account, endpoint.Answer(object, account), std::move(lease));
   {
     const std::lock_guard lock(mutex);
     answering[&request] = {answer, std::move(token)};
@@ -376,6 +442,7 @@ void Server::Impl::Finished(const HttpRequest& request, int status, bool left) {
     }
   }
   if (running.answer && left) running.answer->Leave();
+  if (running.answer) running.answer->Release();
   Log(request, running.answer ? &running.answer->account() : nullptr, left ? 499 : status);
 }
 
@@ -390,14 +457,16 @@ void Server::Impl::Log(const HttpRequest& request, const Account* account, int s
   metrics.Request(known ? request.path : "other", status, seconds, first);
   const std::optional<TraceParent> parent = ParseTraceParent(request.Field("traceparent"));
   const Route* const route = traces ? used.service->Find(request.path) : nullptr;
-  if (route != nullptr && route->endpoint != nullptr && request.method == "POST" &&
-      HasKey(request) && (!parent || parent->sampled)) {
+  const Sender sender = SenderOf(request);
+  if (route != nullptr && route->endpoint != nullptr && request.method == "POST" && sender.known &&
+      (!parent || parent->sampled)) {
     traces->Write(MakeTrace(parent, request, account, status));
   }
   if (!options.log) return;
   std::string line = StrCat(Now(), " ", request.remote, " ", Printable(Brief(request.method)), " ",
                             Printable(Brief(request.path)), " ", status, " ", Milliseconds(seconds),
                             ", id ", request.id);
+  if (sender.client) line += ", client " + sender.client->name();
   if (parent) line += ", trace " + parent->trace;
   if (account && account->prompt > 0) {
     line += StrCat(", prompt ", account->prompt.load(), " (", account->known.load(), " known), ",
@@ -410,9 +479,41 @@ void Server::Impl::Log(const HttpRequest& request, const Account* account, int s
   options.log(line);
 }
 
+std::string Server::Impl::ClientMetrics() const {
+  struct Counter {
+    const char* name;
+    const char* type;
+    const char* help;
+    uint64_t (*value)(const Client::Counts&);
+  };
+  using Counts = Client::Counts;
+  static constexpr Counter kCounters[] = {
+      {"linnet_client_requests_total", "counter", "POST requests of a client that began.",
+       [](const Counts& c) { return c.requests; }},
+      {"linnet_client_refused_total", "counter", "POST requests of a client beyond its quotas.",
+       [](const Counts& c) { return c.refused; }},
+      {"linnet_client_tokens_total", "counter",
+       "Tokens of a client's finished requests: read (not restored from snapshots) or generated.",
+       [](const Counts& c) { return c.tokens; }},
+      {"linnet_client_requests_running", "gauge", "POST requests of a client that run or wait.",
+       [](const Counts& c) { return uint64_t{c.running}; }},
+  };
+  std::string text;
+  const std::vector<std::shared_ptr<Client>> all = clients.All();
+  for (const Counter& counter : kCounters) {
+    if (!all.empty()) Metrics::Head(text, counter.name, counter.type, counter.help);
+    for (const auto& client : all) {
+      Metrics::Line(text, counter.name, StrCat("client=\"", client->name(), "\""),
+                    static_cast<double>(counter.value(client->counts())));
+    }
+  }
+  return text;
+}
+
 std::string Server::Impl::MetricsText() const {
   std::string text = metrics.Text();
   Use().service->AppendMetrics(text);
+  text += ClientMetrics();
   Metrics::Head(text, "linnet_connections", "gauge", "Connections that are open.");
   Metrics::Line(text, "linnet_connections", "", static_cast<double>(http.connections()));
   Metrics::Head(text, "process_resident_memory_bytes", "gauge", "Resident memory.");

@@ -14,10 +14,12 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "linnet/server/batcher.h"
+#include "linnet/server/clients.h"
 #include "linnet/server/http_server.h"
 #include "linnet/server/state_store.h"
 
@@ -32,6 +34,9 @@ struct Served {
 struct ServerOptions {
   HttpOptions http = {};
   std::string api_key = {};  // required by /v1 and /metrics; "": none
+  // Clients with keys of their own, for /v1 but not for /metrics; may be empty. If there are any,
+  // /v1 needs the key of one of them, or api_key, which has no quotas.
+  std::vector<ClientOptions> clients = {};
   EndpointLimits limits = {};
   std::shared_ptr<const ChatFormat> chat = nullptr;  // of text models; null: no chats
   StateStoreOptions states = {};  // with an empty folder, clients cannot keep states
@@ -47,7 +52,8 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Throws InputError if the folder of states or the file of traces cannot be used.
+  // Throws InputError if the folder of states or the file of traces cannot be used, or if a client
+  // has the server's key.
   Server(std::vector<Served> models, ServerOptions options);
   ~Server();
 
@@ -55,9 +61,11 @@ class Server {
   int Bind();
   // Serves requests until Drain() has been called and all running requests have ended.
   void Run();
-  // Thread-safe, but for one call at a time. Serves these models from now on, then waits until the
-  // requests to the models before them have ended, and destroys those.
-  void Reload(std::vector<Served> models);
+  // Thread-safe, but for one call at a time. Serves these models from now on, to these clients
+  // (nullopt: as before), then waits until the requests to the models before them have ended, and
+  // destroys those.
+  void Reload(std::vector<Served> models,
+              std::optional<std::vector<ClientOptions>> clients = std::nullopt);
   // Thread-safe. Refuses new requests (503), gives running ones `seconds` to finish, cancels those
   // that remain, and ends Run().
   void Drain(double seconds);

@@ -129,10 +129,12 @@ struct EndpointLimits {
   size_t tokens = 4096;    // generated tokens per sequence of a request
 };
 
-// Thrown for a request that cannot be answered: HTTP status and reason.
+// Thrown for a request that cannot be answered: HTTP status, reason and, with 429 and 503, the
+// seconds to wait.
 struct Refusal {
   int status;
   std::string message;
+  int retry_after = 1;
 };
 
 // Statistics of a request for its log line, its trace and the metrics; written by the batcher's and
@@ -145,6 +147,9 @@ struct Account {
   // negative: none yet.
   std::atomic<double> admitted{-1}, first{-1}, last{-1};
   double received = 0;  // seconds until the body was read; written before the request is submitted
+  // Keeps the states of the request's client; null: that of the served model. Written before the
+  // request is submitted.
+  StateKeeper* keeper = nullptr;
 
   double Seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -225,6 +230,10 @@ const ServedModel& Choose(const std::vector<ServedModel>& models, const Fields& 
 
 // Throws Refusal (400) if the server keeps no states.
 void CheckKeeper(const ServedModel& served);
+// Keeps the states of this request.
+inline StateKeeper& KeeperOf(const ServedModel& served, const Account& account) {
+  return account.keeper != nullptr ? *account.keeper : *served.keeper;
+}
 
 // Serializes JSON. Replaces invalid UTF-8 by U+FFFD instead of throwing, because callbacks that
 // call this function must not throw.

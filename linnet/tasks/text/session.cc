@@ -23,7 +23,8 @@ std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary
   std::vector<Work> works;
   std::shared_ptr<const Snapshot> from;
   if (request.state) {
-    from = served.keeper->Find(served.name, served.worker->model(), *request.state);
+    from = KeeperOf(served, *session->account)
+               .Find(served.name, served.worker->model(), *request.state);
   }
   const size_t begin = from ? 0 : vocabulary.begin().size();
   request.options.grammar = request.grammar ? &*request.grammar : nullptr;
@@ -53,11 +54,12 @@ std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary
     work.from = from;
     if (request.return_state) {
       work.at_end = [session, first, served](size_t i, Snapshot end) {
-        const std::string name = served.keeper->NewName();
-        served.keeper->Keep(served.name, served.worker->shared_model(), name, std::move(end),
-                            [session, choice = first + i, name](const std::string& fault) {
-                              session->Kept(choice, name, fault);
-                            });
+        StateKeeper& keeper = KeeperOf(served, *session->account);
+        const std::string name = keeper.NewName();
+        keeper.Keep(served.name, served.worker->shared_model(), name, std::move(end),
+                    [session, choice = first + i, name](const std::string& fault) {
+                      session->Kept(choice, name, fault);
+                    });
       };
     }
     works.push_back(std::move(work));
@@ -180,8 +182,8 @@ Reply Start(CompletionRequest request, const Vocabulary& vocabulary, const Serve
   session->id = RandomName(id);
   session->account = std::move(account);
   if (request.return_state) {
-    session->room =
-        served.keeper->Reserve(served.worker->model(), request.prompts.size() * request.n, {});
+    session->room = KeeperOf(served, *session->account)
+                        .Reserve(served.worker->model(), request.prompts.size() * request.n, {});
   }
   const auto number =
       served.worker->Submit(WorkOf(std::move(request), vocabulary, served, session));

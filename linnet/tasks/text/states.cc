@@ -52,7 +52,7 @@ class States : public Endpoint {
     const Fields fields(body, {"model", "prompt", "state", "id"});
     const ServedModel& served = Choose(models_, fields);
     const Model& model = served.worker->model();
-    StateKeeper& keeper = *served.keeper;
+    StateKeeper& keeper = KeeperOf(served, *account);
     auto session = std::make_shared<Session>();
     session->name = fields.Text("id", keeper.NewName());
     session->model = served.name;

@@ -1,0 +1,282 @@
+#include "linnet/server/clients.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+
+#include <chrono>
+#include <filesystem>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "linnet/error.h"
+#include "linnet/io/file.h"
+#include "linnet/io/test_util.h"
+#include "linnet/server/test_util.h"
+#include "linnet/tasks/endpoint.h"
+
+namespace linnet::server {
+namespace {
+
+using nlohmann::json;
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+// The status of the refusal that `call` throws; 0 if it throws none. Sets `retry` to its seconds.
+template <class Call>
+int StatusOf(const Call& call, int* retry = nullptr) {
+  try {
+    call();
+  } catch (const Refusal& refusal) {
+    if (retry != nullptr) *retry = refusal.retry_after;
+    return refusal.status;
+  }
+  return 0;
+}
+
+TEST(Client, TokensOfAMinuteAreRefilledContinuously) {
+  const Client::Time start = Client::Now();
+  Client client({.name = "a", .key = "k", .tokens_per_minute = 60}, start);
+  const auto at = [&](int64_t s) { return start + seconds(s); };
+  client.Begin(at(0));
+  client.End(59, at(0));
+  EXPECT_EQ(StatusOf([&] { client.Begin(at(0)); }), 0);  // one token is left
+  client.End(11, at(0));
+  int retry = 0;
+  EXPECT_EQ(StatusOf([&] { client.Begin(at(0)); }, &retry), 429);
+  EXPECT_EQ(retry, 11);  // ten that were used too many, and one to begin with
+  EXPECT_EQ(StatusOf([&] { client.Begin(at(10)); }), 429);
+  EXPECT_EQ(StatusOf([&] { client.Begin(at(11)); }), 0);
+  client.End(0, at(11));
+  client.Begin(at(3600));  // an hour of rest gives the tokens of one minute
+  client.End(60, at(3600));
+  EXPECT_EQ(StatusOf([&] { client.Begin(at(3600)); }), 429);
+  EXPECT_EQ(client.counts().requests, 4);
+  EXPECT_EQ(client.counts().refused, 3);
+  EXPECT_EQ(client.counts().tokens, 130);
+}
+
+TEST(Client, RequestsAtTheSameTimeAreLimited) {
+  Client client({.name = "a", .key = "k", .requests = 2});
+  client.Begin();
+  client.Begin();
+  EXPECT_EQ(StatusOf([&] { client.Begin(); }), 429);
+  client.End(1'000'000'000);
+  EXPECT_EQ(StatusOf([&] { client.Begin(); }), 0);
+  EXPECT_EQ(client.counts().running, 2);
+}
+
+TEST(Client, NewQuotasKeepWhatWasUsed) {
+  const Client::Time start = Client::Now();
+  Client client({.name = "a", .key = "old", .tokens_per_minute = 60}, start);
+  client.Begin(start);
+  client.End(60, start);
+  client.Set({.name = "a", .key = "new", .tokens_per_minute = 120}, start);
+  EXPECT_FALSE(client.HasKey("old"));
+  EXPECT_TRUE(client.HasKey("new"));
+  client.Begin(start);  // 60 of the 120 are left
+  client.End(60, start);
+  EXPECT_EQ(StatusOf([&] { client.Begin(start); }), 429);
+  client.Set({.name = "a", .key = "new"}, start);
+  EXPECT_EQ(StatusOf([&] { client.Begin(start); }), 0);
+  client.End(1000, start);
+  client.Set({.name = "a", .key = "new", .tokens_per_minute = 5}, start);
+  EXPECT_EQ(StatusOf([&] { client.Begin(start); }), 0);
+}
+
+TEST(Clients, StayAcrossAReload) {
+  Clients clients;
+  EXPECT_TRUE(clients.empty());
+  EXPECT_EQ(clients.Find(""), nullptr);
+  clients.Set({{.name = "a", .key = "1"}, {.name = "b", .key = "2"}});
+  const auto a = clients.Find("1");
+  ASSERT_NE(a, nullptr);
+  EXPECT_EQ(a->name(), "a");
+  clients.Set({{.name = "c", .key = "2"}, {.name = "a", .key = "3"}});
+  EXPECT_EQ(clients.Find("1"), nullptr);
+  EXPECT_EQ(clients.Find("3"), a);
+  EXPECT_EQ(clients.Find("2")->name(), "c");
+}
+
+class ClientsFile : public testing::Test {
+ protected:
+  std::vector<ClientOptions> Read(const std::string& text) const {
+    WriteFileAtomically(path_, text);
+    return ReadClients(path_);
+  }
+  TempDir dir_;
+  const std::string path_ = dir_ / "clients.json";
+};
+
+TEST_F(ClientsFile, IsRead) {
+  const auto clients = Read(R"({"clients": [
+      {"name": "alice", "key": " secret\n", "tokens_per_minute": 6e4, "requests": 8, "state_mb": 2},
+      {"name": "bob", "key": "other"}]})");
+  ASSERT_EQ(clients.size(), 2);
+  EXPECT_EQ(clients[0].name, "alice");
+  EXPECT_EQ(clients[0].key, "secret");
+  EXPECT_EQ(clients[0].tokens_per_minute, 60000);
+  EXPECT_EQ(clients[0].requests, 8);
+  EXPECT_EQ(clients[0].state_bytes, 2e6);
+  EXPECT_EQ(clients[1].tokens_per_minute, std::numeric_limits<double>::infinity());
+  EXPECT_LT(clients[1].state_bytes, 0);
+}
+
+TEST_F(ClientsFile, FaultsAreNamed) {
+  const auto fault = [&](const std::string& text) { return ErrorOf([&] { Read(text); }); };
+  const auto one = [](const std::string& fields) { return R"({"clients": [{)" + fields + "}]}"; };
+  EXPECT_THAT(fault("{"), HasSubstr(path_ + ": is not valid JSON"));
+  EXPECT_THAT(fault("[]"), HasSubstr("the file"));
+  EXPECT_THAT(fault("{}"), HasSubstr("'clients'"));
+  EXPECT_THAT(fault(R"({"clients": []})"), HasSubstr("'clients'"));
+  EXPECT_THAT(fault(R"({"clients": [1]})"), HasSubstr("a client"));
+  EXPECT_THAT(fault(one(R"("key": "k")")), HasSubstr("name"));
+  EXPECT_THAT(fault(one(R"("name": "../a", "key": "k")")), HasSubstr("'../a'"));
+  EXPECT_THAT(fault(one(R"("name": "a")")), HasSubstr(": client 'a': its 'key': contains no key"));
+  EXPECT_THAT(fault(one(R"("name": "a", "key": "k k")")), HasSubstr("a blank"));
+  EXPECT_THAT(fault(one(R"("name": "a", "key": "k", "requests": 0)")),
+              HasSubstr("client 'a': 'requests' is 0"));
+  EXPECT_THAT(fault(one(R"("name": "a", "key": "k", "token_per_minute": 1)")),
+              HasSubstr("tokens_per_minute"));
+  EXPECT_THAT(fault(R"({"clients": [{"name": "a", "key": "k"}, {"name": "a", "key": "l"}]})"),
+              HasSubstr("two clients 'a'"));
+  EXPECT_THAT(fault(R"({"clients": [{"name": "a", "key": "hush"}, {"name": "b", "key": "hush"}]})"),
+              AllOf(HasSubstr("client 'b'"), Not(HasSubstr("hush"))));
+  EXPECT_THROW(ReadClients(dir_ / "none.json"), InputError);
+}
+
+// A server of two clients and an operator.
+class ServedClients : public testing::Test {
+ protected:
+  ServerOptions Options() {
+    ServerOptions options;
+    options.api_key = "operator";
+    options.clients = {{.name = "alice", .key = "a", .tokens_per_minute = 30, .requests = 1},
+                       {.name = "bob", .key = "b", .state_bytes = 1e6}};
+    options.states.folder = dir_ / "states";
+    options.log = [this](const std::string& line) {
+      const std::lock_guard lock(mutex_);
+      log_ += line + "\n";
+    };
+    return options;
+  }
+  httplib::Client As(const std::string& key) const {
+    httplib::Client client("127.0.0.1", server_.port());
+    client.set_read_timeout(600);
+    if (!key.empty()) client.set_bearer_token_auth(key);
+    return client;
+  }
+  int Complete(const std::string& key, const json& body, json* answer = nullptr) const {
+    const auto result = As(key).Post("/v1/completions", body.dump(), "application/json");
+    if (answer != nullptr) *answer = json::parse(result->body);
+    return result->status;
+  }
+  int Get(const std::string& key, const std::string& path) const {
+    return As(key).Get(path)->status;
+  }
+
+  TempDir dir_;
+  std::mutex mutex_;
+  std::string log_;
+  RunningServer server_{{.sequences = 8}, Options()};
+};
+
+TEST_F(ServedClients, NeedAKey) {
+  for (const std::string key : {"", "c", "A", "aa"}) {
+    EXPECT_EQ(Complete(key, {{"prompt", "x"}, {"max_tokens", 1}}), 401);
+    EXPECT_EQ(Get(key, "/metrics"), 401);
+    EXPECT_EQ(Get(key, "/v1/states"), 401);
+  }
+  for (const std::string key : {"a", "b", "operator"}) {
+    EXPECT_EQ(Complete(key, {{"prompt", "x"}, {"max_tokens", 1}}), 200);
+    EXPECT_EQ(Get(key, "/v1/models"), 200);
+    EXPECT_EQ(Get(key, "/metrics"), key == "operator" ? 200 : 403);
+  }
+  EXPECT_EQ(Get("", "/healthz"), 200);
+}
+
+TEST_F(ServedClients, TokensAreCountedAndLimited) {
+  // 6 tokens are read (the beginning is not counted) and 30 generated.
+  EXPECT_EQ(Complete("a", {{"prompt", "abcdef"}, {"max_tokens", 30}, {"seed", 1}}), 200);
+  const auto refused =
+      As("a").Post("/v1/completions", R"({"prompt": "x", "max_tokens": 1})", "application/json");
+  EXPECT_EQ(refused->status, 429);
+  EXPECT_GE(std::stoi(refused->get_header_value("Retry-After")), 1);
+  EXPECT_NE(refused->body.find("30 tokens a minute"), std::string::npos);
+  EXPECT_EQ(Complete("b", {{"prompt", "x"}, {"max_tokens", 1}}), 200);
+  const std::string metrics = As("operator").Get("/metrics")->body;
+  EXPECT_NE(metrics.find("linnet_client_tokens_total{client=\"alice\"} 36\n"), std::string::npos)
+      << metrics;
+  EXPECT_NE(metrics.find("linnet_client_refused_total{client=\"alice\"} 1\n"), std::string::npos);
+  EXPECT_NE(metrics.find("linnet_client_requests_running{client=\"alice\"} 0\n"),
+            std::string::npos);
+  const std::lock_guard lock(mutex_);
+  EXPECT_NE(log_.find(", client alice"), std::string::npos);
+}
+
+// A client that may have one request at a time, and sends the next one as soon as it has the whole
+// answer, is never refused, whether the answer is a stream or not.
+TEST_F(ServedClients, OneAfterAnotherIsNeverTooMany) {
+  server_.server().Reload(
+      [] {
+        std::vector<Served> models;
+        models.push_back({"text", std::make_unique<Batcher>(RandomModel("text", "byte", 2000),
+                                                            BatcherOptions{.sequences = 8})});
+        return models;
+      }(),
+      {{{.name = "alice", .key = "a", .requests = 1}}});
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(Complete("a", {{"prompt", "x"}, {"max_tokens", 2}, {"stream", i % 2 == 0}}), 200);
+    EXPECT_EQ(Complete("a", {{"prompt", "x"}, {"max_tokens", "many"}}), 400);
+  }
+  EXPECT_EQ(Complete("b", {{"prompt", "x"}, {"max_tokens", 2}}), 401);  // no longer a client
+}
+
+TEST_F(ServedClients, HaveStatesOfTheirOwn) {
+  const auto keep = [&](const std::string& key, const std::string& name) {
+    const json body = {{"id", name}, {"prompt", "ab"}};
+    return As(key).Post("/v1/states", body.dump(), "application/json")->status;
+  };
+  EXPECT_EQ(keep("a", "mine"), 200);
+  EXPECT_EQ(keep("b", "mine"), 200);  // another state of the same name
+  EXPECT_EQ(keep("a", "mine"), 409);
+  EXPECT_EQ(keep("a", "more"), 200);
+  EXPECT_EQ(Get("a", "/v1/states/more"), 200);
+  EXPECT_EQ(Get("b", "/v1/states/more"), 404);
+  EXPECT_EQ(Get("operator", "/v1/states/mine"), 404);
+  EXPECT_EQ(json::parse(As("b").Get("/v1/states")->body)["data"].size(), 1);
+  EXPECT_EQ(As("b").Delete("/v1/states/more")->status, 404);
+  EXPECT_EQ(Complete("b", {{"state", "more"}, {"max_tokens", 1}}), 404);
+  EXPECT_EQ(Complete("a", {{"state", "more"}, {"max_tokens", 1}}), 200);
+  json answer;
+  EXPECT_EQ(Complete("b", {{"prompt", "x"}, {"max_tokens", 1}, {"return_state", true}}, &answer),
+            200);
+  const std::string name = answer["choices"][0]["state"];
+  EXPECT_EQ(Get("b", "/v1/states/" + name), 200);
+  EXPECT_EQ(Get("a", "/v1/states/" + name), 404);
+  EXPECT_TRUE(std::filesystem::exists(dir_ / "states/alice.client/text.states/more.state"));
+}
+
+TEST_F(ServedClients, HaveRoomOfTheirOwn) {
+  int kept = 0;
+  const auto keep = [&](const std::string& key) {
+    return As(key).Post("/v1/states", R"({"prompt": "ab"})", "application/json")->status;
+  };
+  while (kept < 10000 && keep("b") == 200) ++kept;
+  EXPECT_GT(kept, 1);
+  EXPECT_EQ(keep("b"), 507);
+  EXPECT_EQ(keep("a"), 200);
+}
+
+TEST(Server, RefusesAClientWithItsOwnKey) {
+  ServerOptions options;
+  options.api_key = "k";
+  options.clients = {{.name = "alice", .key = "k"}};
+  EXPECT_THROW(RunningServer({}, options), InputError);
+}
+
+}  // namespace
+}  // namespace linnet::server
