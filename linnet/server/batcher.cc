@@ -197,7 +197,8 @@ void Batcher::Start(const std::shared_ptr<Job>& job, size_t sequence,
       if (token && (*token < 0 || *token >= model().spec().input.vocabulary)) {
         throw RuntimeError("the token ", *token, " is outside the vocabulary");
       }
-      ++generated_;
+      // Before at_end(), each drawn token is read, and a last call draws none.
+      if (token || !job->work.at_end) ++generated_;
       return token;
     } catch (const std::exception& error) {
       job->sequences[sequence].failed = true;

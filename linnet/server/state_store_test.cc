@@ -66,10 +66,11 @@ class States : public testing::Test {
 TEST_F(States, ContinueBitForBitAlsoAfterARestart) {
   json choice, whole;
   {
-    const RunningServer server = Serve();
+    RunningServer server = Serve();
     whole = Complete(server, {{"prompt", "abc def"}, {"max_tokens", 60}})["choices"][0];
     choice = Complete(
         server, {{"prompt", "abc def"}, {"max_tokens", 25}, {"return_state", true}})["choices"][0];
+    EXPECT_EQ(server.batcher().counts().generated, 60 + 25);
   }
   const RunningServer server = Serve();
   // Two continuations of one state, then one of them goes on.

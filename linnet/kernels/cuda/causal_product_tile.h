@@ -37,6 +37,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "linnet/kernels/cuda/sequence_tile.h"
 #include "linnet/kernels/cuda/tile.h"
 #include "linnet/kernels/strided.h"
 
@@ -161,13 +162,8 @@ class CausalProduct {
         order_(block / places_ / Sizes::kSlices),
         n_(place_ / args.heads),
         h_(place_ % args.heads) {
-    first_ = args.offsets ? static_cast<size_t>(args.offsets[n_]) : 0;
-    length_ =
-        args.offsets ? static_cast<unsigned>(args.offsets[n_ + 1] - args.offsets[n_]) : args.length;
-    valid_ = length_;
-    if (args.lengths != nullptr && args.lengths[n_] < static_cast<int64_t>(length_)) {
-      valid_ = args.lengths[n_] > 0 ? static_cast<unsigned>(args.lengths[n_]) : 0;
-    }
+    const SequenceRows rows = RowsOf(n_, args.offsets, args.lengths, args.length);
+    first_ = rows.first, length_ = rows.length, valid_ = rows.valid;
     row_ = FirstRowOf(args, n_, h_);
     if constexpr (kProduct == Product::kForward) {
       a_ = Queries<kWidth>(0), b_ = Keys<kWidth>(0), c_ = Values<kSlice>(SliceBegin());

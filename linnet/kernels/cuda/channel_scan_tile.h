@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "linnet/kernels/cuda/sequence_tile.h"
 #include "linnet/kernels/cuda/tile.h"
 #include "linnet/kernels/scan.h"
 
@@ -22,32 +23,25 @@ class ChannelScan {
       : args_(args),
         channel_(tile.y() * tile.threads() + tile.thread()),
         n_(tile.x()),
-        first_(args.offsets ? static_cast<ptrdiff_t>(args.offsets[n_]) : 0),
-        length_(static_cast<unsigned>(args.offsets ? args.offsets[n_ + 1] - args.offsets[n_]
-                                                   : static_cast<int64_t>(shape.length))),
-        valid_(length_),
+        rows_(RowsOf(n_, args.offsets, args.lengths, static_cast<unsigned>(shape.length))),
         state_(static_cast<size_t>(n_) * shape.channels + channel_),
-        inside_(channel_ < shape.channels) {
-    if (args.lengths != nullptr && args.lengths[n_] < static_cast<int64_t>(length_)) {
-      valid_ = args.lengths[n_] > 0 ? static_cast<unsigned>(args.lengths[n_]) : 0;
-    }
-  }
+        inside_(channel_ < shape.channels) {}
 
   LINNET_TILE void Forward() const {
     if (!inside_) return;
     float h = args_.h ? args_.h[state_] : 0.0f;
-    for (unsigned begin = 0; begin < length_; begin += kPositions) {
+    for (unsigned begin = 0; begin < rows_.length; begin += kPositions) {
       float x[kPositions], g[kPositions];
       LINNET_UNROLL
       for (unsigned i = 0; i < kPositions; ++i) {
-        const bool valid = begin + i < valid_;
+        const bool valid = begin + i < rows_.valid;
         x[i] = valid ? At(args_.x, begin + i) : 0.0f;
         g[i] = valid ? At(args_.g, begin + i) : 0.0f;
       }
       LINNET_UNROLL
       for (unsigned i = 0; i < kPositions; ++i) {
         h = expf(g[i]) * h + x[i];
-        if (begin + i < length_) At(args_.out, begin + i) = h;
+        if (begin + i < rows_.length) At(args_.out, begin + i) = h;
       }
     }
     if (args_.h) args_.h[state_] = h;
@@ -57,25 +51,25 @@ class ChannelScan {
     if (!inside_) return;
     const float h0 = args_.h0 ? args_.h0[state_] : 0.0f;
     float grad = args_.grad_h ? args_.grad_h[state_] : 0.0f;
-    const unsigned pieces = (length_ + kPositions - 1) / kPositions;
+    const unsigned pieces = (rows_.length + kPositions - 1) / kPositions;
     for (unsigned piece = pieces; piece-- > 0;) {
       const unsigned begin = piece * kPositions;
       float g[kPositions], before[kPositions], grad_out[kPositions];
       LINNET_UNROLL
       for (unsigned i = 0; i < kPositions; ++i) {
         const unsigned t = begin + i;
-        g[i] = t < valid_ ? At(args_.g, t) : 0.0f;
-        before[i] = t > 0 && t < valid_ ? At(args_.out, t - 1) : h0;
-        grad_out[i] = t < length_ ? At(args_.grad_out, t) : 0.0f;
+        g[i] = t < rows_.valid ? At(args_.g, t) : 0.0f;
+        before[i] = t > 0 && t < rows_.valid ? At(args_.out, t - 1) : h0;
+        grad_out[i] = t < rows_.length ? At(args_.grad_out, t) : 0.0f;
       }
       LINNET_UNROLL
       for (unsigned j = 0; j < kPositions; ++j) {
         const unsigned i = kPositions - 1 - j, t = begin + i;
         const float decay = expf(g[i]);
         grad += grad_out[i];
-        if (t < length_) {
-          At(args_.grad_x, t) = t < valid_ ? grad : 0.0f;
-          At(args_.grad_g, t) = t < valid_ ? grad * decay * before[i] : 0.0f;
+        if (t < rows_.length) {
+          At(args_.grad_x, t) = t < rows_.valid ? grad : 0.0f;
+          At(args_.grad_g, t) = t < rows_.valid ? grad * decay * before[i] : 0.0f;
         }
         grad *= decay;
       }
@@ -89,14 +83,12 @@ class ChannelScan {
   template <typename T>
   LINNET_TILE T& At(const Strided<T>& x, unsigned t) const {
     return x.data[static_cast<ptrdiff_t>(args_.offsets ? 0 : n_) * x.batch +
-                  (first_ + static_cast<ptrdiff_t>(t)) * x.time + channel_];
+                  static_cast<ptrdiff_t>(rows_.first + t) * x.time + channel_];
   }
 
   const Args& args_;
   const unsigned channel_, n_;
-  const ptrdiff_t first_;  // row of position 0 if sequences are packed, else 0
-  const unsigned length_;
-  unsigned valid_;
+  const SequenceRows rows_;
   const size_t state_;  // index in the states [N, C]
   const bool inside_;
 };

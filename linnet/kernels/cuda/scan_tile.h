@@ -37,6 +37,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "linnet/kernels/cuda/sequence_tile.h"
 #include "linnet/kernels/cuda/tile.h"
 #include "linnet/kernels/scan.h"
 
@@ -162,13 +163,8 @@ class ScanSweep {
         slot_(tile.thread() / kLanes * Sizes::kLines),
         first_line_(tile.y() * Sizes::kBlockLines),
         own_(lane_ % 2 * 2 + lane_ / 2 % 2) {
-    first_ = args.offsets ? static_cast<size_t>(args.offsets[n_]) : 0;
-    length_ =
-        args.offsets ? static_cast<unsigned>(args.offsets[n_ + 1] - args.offsets[n_]) : args.length;
-    valid_ = length_;
-    if (args.lengths != nullptr && args.lengths[n_] < static_cast<int64_t>(length_)) {
-      valid_ = args.lengths[n_] > 0 ? static_cast<unsigned>(args.lengths[n_]) : 0;
-    }
+    const SequenceRows rows = RowsOf(n_, args.offsets, args.lengths, args.length);
+    first_ = rows.first, length_ = rows.length, valid_ = rows.valid;
   }
 
   LINNET_TILE void Run() {
