@@ -211,6 +211,7 @@ class TrainTest(unittest.TestCase):
         for file in ("model.safetensors", "state.safetensors"):
             self.assertEqual(tensors(self.dir / "run" / file), tensors(self.dir / "whole" / file))
         self.assert_refused(self.train(*run, "--d-model", "64"), "cannot change its model")
+        self.assert_refused(self.train(*COPY, "--preset", "none", "--auto-resume", "--out", self.dir / "run"), "none")
         self.assert_refused(self.train(*run, "--resume"), "--resume", "--auto-resume")
         self.assert_refused(self.train(*COPY, "--auto-resume", "--steps", "4"), "--out")
 

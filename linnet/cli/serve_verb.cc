@@ -33,19 +33,19 @@ struct Options {
   server::ServerOptions server;
   server::BatcherOptions batcher = {.threads = 0, .sequences = 0};
   double memory_mb = 512, snapshots_mb = 64, folder_mb = 1000, states_mb = 1000, grace = 30;
-  std::string key_file;             // holds the API key; "": none
-  std::string clients_file;         // ReadClients(); "": none
-  std::optional<std::string> chat;  // ChatFormat::Of(); none: no chats
-  std::string folder;               // of the snapshots; "": none
+  std::optional<std::string> key_file;      // holds the API key
+  std::optional<std::string> clients_file;  // for ReadClients()
+  std::optional<std::string> chat;          // ChatFormat::Of(); none: no chats
+  std::string folder;                       // of the snapshots; "": none
   std::optional<Precision> precision;
   bool quiet = false;
 };
 
 // Returns the API key of --api-key-file or, without it, of LINNET_API_KEY; "" if neither is set.
 std::string KeyOf(const Options& options) {
-  if (!options.key_file.empty()) {
+  if (options.key_file) {
     constexpr size_t kLargest = 1 << 13;  // bytes; a key with more than half of them is refused
-    return server::CheckedKey(ReadFile(options.key_file, kLargest), options.key_file);
+    return server::CheckedKey(ReadFile(*options.key_file, kLargest), *options.key_file);
   }
   const char* key = std::getenv("LINNET_API_KEY");
   if (key == nullptr) return "";
@@ -162,9 +162,17 @@ std::string Describe(const std::vector<server::Served>& models) {
   return list;
 }
 
-std::vector<server::ClientOptions> ClientsOf(const Options& options) {
-  if (options.clients_file.empty()) return {};
-  return server::ReadClients(options.clients_file);
+// Reads the clients again, if there are any. Keeps those before if it fails.
+void SetClients(server::Server& server, const Options& options, const std::string& key) {
+  if (!options.clients_file) return;
+  try {
+    std::vector<server::ClientOptions> clients = server::ReadClients(*options.clients_file, key);
+    const size_t count = clients.size();
+    server.SetClients(std::move(clients));
+    std::cerr << StrCat("clients from now on: ", count, "\n");
+  } catch (const std::exception& error) {
+    std::cerr << StrCat("the clients stay as they are: ", error.what(), "\n");
+  }
 }
 
 // Opens the models again, and serves them instead of those before. Keeps those if it fails.
@@ -172,18 +180,27 @@ void Reload(server::Server& server, const Options& options) {
   try {
     std::vector<server::Served> models = OpenModels(options);
     const std::string list = Describe(models);
-    server.Reload(std::move(models), ClientsOf(options));
+    server.Reload(std::move(models));
     std::cerr << StrCat("reloaded: serving ", list, "\n");
   } catch (const std::exception& error) {
     std::cerr << StrCat("not reloaded, the models stay as they are: ", error.what(), "\n");
   }
 }
 
-// Runs the server. SIGHUP reloads the models. The first other signal drains the server; a second
-// one ends the program at once.
-void RunUntilSignal(server::Server& server, const sigset_t& signals, const Options& options) {
+// Runs the server. SIGHUP replaces the clients at once, and the models on another thread, because
+// the models before them finish their requests first. The first other signal drains the server; a
+// second one ends the program at once.
+void RunUntilSignal(server::Server& server, const sigset_t& signals, const Options& options,
+                    const std::string& key) {
   std::atomic<bool> ended{false};
-  std::thread draining, reloading;
+  std::atomic<int> asked{0};  // number of reloads; negative: no more
+  std::thread draining, reloading([&] {
+    for (int done = 0;;) {
+      asked.wait(done);
+      if ((done = asked) < 0) return;
+      Reload(server, options);
+    }
+  });
   std::thread waiting([&] {
     for (int signal = 0; sigwait(&signals, &signal) == 0;) {
       if (signal == SIGUSR1) {
@@ -192,8 +209,9 @@ void RunUntilSignal(server::Server& server, const sigset_t& signals, const Optio
       }
       if (signal == SIGHUP) {
         if (draining.joinable()) continue;
-        if (reloading.joinable()) reloading.join();
-        reloading = std::thread([&] { Reload(server, options); });
+        SetClients(server, options, key);
+        ++asked;
+        asked.notify_one();
         continue;
       }
       if (draining.joinable()) _exit(128 + signal);
@@ -206,7 +224,9 @@ void RunUntilSignal(server::Server& server, const sigset_t& signals, const Optio
   pthread_kill(waiting.native_handle(), SIGUSR1);
   waiting.join();
   if (draining.joinable()) draining.join();
-  if (reloading.joinable()) reloading.join();
+  asked = -1;
+  asked.notify_one();
+  reloading.join();
 }
 
 // Raises the process's limit of open file descriptors. Each connection needs one, and many systems
@@ -226,7 +246,9 @@ void Run(const Options& options) {
   const std::string list = Describe(models);
   server::ServerOptions how = options.server;
   how.api_key = KeyOf(options);
-  how.clients = ClientsOf(options);
+  if (options.clients_file) {
+    how.clients = server::ReadClients(*options.clients_file, how.api_key);
+  }
   how.states.bytes = options.states_mb * 1e6;
   if (options.chat) {
     how.chat = std::make_shared<const ChatFormat>(ChatFormat::Of(*options.chat));
@@ -234,16 +256,19 @@ void Run(const Options& options) {
   how.warn = [](const std::string& line) { std::cerr << line + "\n"; };
   how.states.log = how.warn;
   if (!options.quiet) how.log = how.warn;
-  const std::string key = !how.clients.empty()  ? "; requests need a client's key"
-                          : how.api_key.empty() ? ""
-                                                : "; requests need the API key";
+  const std::string key = how.api_key;
+  const std::string need = how.clients.empty() ? key.empty() ? "" : "; requests need the API key"
+                           : key.empty() ? "; requests need a client's key, and nobody can read "
+                                           "/metrics without LINNET_API_KEY"
+                                         : "; requests need a client's key or the API key";
   const std::string host =
       how.http.host.find(':') != std::string::npos ? "[" + how.http.host + "]" : how.http.host;
   server::Server server(std::move(models), std::move(how));
   const int port = server.Bind();
   std::cout << "serving " << list << "\n"
-            << "at http://" << host << ":" << port << "/" << key << "; Ctrl-C ends it" << std::endl;
-  RunUntilSignal(server, signals, options);
+            << "at http://" << host << ":" << port << "/" << need << "; Ctrl-C ends it"
+            << std::endl;
+  RunUntilSignal(server, signals, options, key);
 }
 
 // The options of snapshots and of kept states.
@@ -260,7 +285,8 @@ void AddStateOptions(CLI::App* verb, Options& options) {
                    "it, they can keep none")
       ->type_name("DIR");
   AddOption(verb, "--state-folder-size", options.states_mb, "MB",
-            "Maximum size of --state-folder; states that do not fit get status 507",
+            "Maximum size of --state-folder, with --clients of each one's part of it; states that "
+            "do not fit get status 507",
             Between(0, 1e9));
 }
 
@@ -294,9 +320,10 @@ Models of other tasks cannot be served. Without MODEL, serves the models that sh
 server also answers GET /healthz, /metrics (for Prometheus) and /v1/models.
 Snapshots are a prefix cache: a snapshot is a model's state after the beginning of a prompt, and
 later prompts that begin with the same tokens continue from it.
-SIGTERM stops the server after the running requests. SIGHUP opens the models again, and serves the
-new ones without dropping a request. If LINNET_API_KEY is set in the environment or
---api-key-file is given, /v1 and /metrics require that key.)",
+SIGTERM stops the server after the running requests. SIGHUP reads --clients and opens the models
+again, and serves the new ones without dropping a request. If LINNET_API_KEY is set in the
+environment or --api-key-file is given, /v1 and /metrics require that key; with --clients, /v1
+requires that key or a client's.)",
       "  linnet serve\n"
       "  linnet serve models/couplet.safetensors --port 8000 --snapshot-folder snapshots\n"
       "  curl http://127.0.0.1:8080/v1/couplets -H 'Content-Type: application/json' "

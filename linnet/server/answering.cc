@@ -47,7 +47,8 @@ void Answering::Changed() {
   } else if (begins) {
     const auto next = [pipe = reply_.pipe, of = weak_from_this()](std::string& piece) {
       const Pipe::Got got = pipe->Take(piece);
-      const auto self = got == Pipe::Got::kEnd ? of.lock() : nullptr;
+      // The piece may be the last one, and the client may act on it before it gets the end.
+      const auto self = pipe->closed() ? of.lock() : nullptr;
       if (self) self->Release();
       return got == Pipe::Got::kEnd     ? Exchange::Next::kEnd
              : got == Pipe::Got::kPiece ? Exchange::Next::kPiece
@@ -73,6 +74,7 @@ void Answering::Expire(const HttpResponse& late) {
     over_ = refused = !begun_;
   }
   reply_.worker->Cancel(reply_.request);
+  if (refused) Release();
   if (refused) exchange_->Answer(late);
 }
 

@@ -170,7 +170,7 @@ void Batcher::Begin(const std::shared_ptr<Job>& job) {
     if (prompt.empty()) StartRest(job, job->work.from);
     return;
   }
-  Snapshots::Found found = snapshots_.Find(prompt);
+  Snapshots::Found found = snapshots_.Find(prompt, job->work.owner);
   found.length > 0 ? ++hits_ : ++misses_;
   job->known = found.length;
   job->stops = std::move(found.stops);
@@ -262,7 +262,7 @@ std::function<void(State, std::span<const float>)> Batcher::KeepAndStart(
       const auto snapshot = std::make_shared<const Snapshot>(
           std::move(state), std::vector<float>(logits.begin(), logits.end()));
       if (!logits.empty()) StartRest(job, snapshot);
-      if (keeps) snapshots_.Keep(prefix, snapshot, use);
+      if (keeps) snapshots_.Keep(prefix, snapshot, use, job->work.owner);
     } catch (const std::exception& error) {  // out of memory
       Fail(job, error.what());
     }

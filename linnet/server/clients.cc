@@ -5,12 +5,14 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
+#include <tuple>
 
+#include "linnet/base/hash.h"
 #include "linnet/base/units.h"
 #include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/io/json.h"
-#include "linnet/tasks/endpoint.h"
 
 namespace linnet::server {
 namespace {
@@ -19,7 +21,7 @@ using nlohmann::ordered_json;
 
 constexpr size_t kLongestKey = 4096, kLongestName = 64;
 constexpr size_t kLargestFile = 16 << 20;
-constexpr double kMost = 1e12;  // of each quota
+constexpr int64_t kMost = 1'000'000'000'000;  // of each quota
 
 void CheckName(const std::string& name) {
   const auto plain = [](unsigned char c) {
@@ -32,22 +34,18 @@ void CheckName(const std::string& name) {
 }
 
 ClientOptions ClientOf(const ordered_json& object) {
-  const Fields fields(object, {"name", "key", "tokens_per_minute", "requests", "state_mb"},
-                      "a client");
+  const Fields fields(object, {"name", "key", "tokens_per_minute", "requests", "state_mb"}, "it");
   ClientOptions client;
   client.name = fields.Text("name", "");
   CheckName(client.name);
-  const std::string where = StrCat("client '", client.name, "'");
-  try {
-    client.key = CheckedKey(fields.Text("key", ""), "its 'key'");
-    client.tokens_per_minute =
-        fields.Number("tokens_per_minute", client.tokens_per_minute, 1, kMost);
-    if (fields.Has("requests")) {
-      client.requests = static_cast<size_t>(fields.Integer("requests", 0, 1, int64_t{1} << 32));
-    }
-    if (fields.Has("state_mb")) client.state_bytes = 1e6 * fields.Number("state_mb", 0, 0, kMost);
-  } catch (const InputError& error) {
-    throw InputError(where, ": ", error.what());
+  client.key = CheckedKey(fields.Text("key", ""), "'key'");
+  const auto whole = [&](const char* name) { return fields.Integer(name, 0, 1, kMost); };
+  if (fields.Has("tokens_per_minute")) {
+    client.tokens_per_minute = static_cast<double>(whole("tokens_per_minute"));
+  }
+  if (fields.Has("requests")) client.requests = static_cast<size_t>(whole("requests"));
+  if (fields.Has("state_mb")) {
+    client.state_bytes = 1e6 * fields.Number("state_mb", 0, 0, static_cast<double>(kMost));
   }
   return client;
 }
@@ -78,26 +76,29 @@ bool SameSecret(std::string_view a, std::string_view b) {
   return differ == 0;
 }
 
-std::vector<ClientOptions> ReadClients(const std::string& path) {
+std::vector<ClientOptions> ReadClients(const std::string& path, const std::string& server_key) {
   std::string fault;
   const ordered_json file = ParseOrderedJson(ReadFile(path, kLargestFile), /*max_depth=*/8, fault);
   if (!fault.empty()) throw InputError(path, ": ", fault);
   std::vector<ClientOptions> clients;
-  std::set<std::string> names, keys;
+  std::set<std::string> names, keys = {server_key};
+  std::string where;
   try {
     const Fields fields(file, {"clients"}, "the file");
     const ordered_json& list = fields.Value("clients");
     if (!list.is_array() || list.empty()) throw InputError("'clients' is not a list of clients");
     for (const ordered_json& object : list) {
+      where = StrCat("client ", clients.size() + 1, ": ");
       clients.push_back(ClientOf(object));
-      const std::string& name = clients.back().name;
-      if (!names.insert(name).second) throw InputError("there are two clients '", name, "'");
-      if (!keys.insert(clients.back().key).second) {
-        throw InputError("the key of client '", name, "' is also that of another one");
+      const auto& [name, key] = std::tie(clients.back().name, clients.back().key);
+      if (!names.insert(name).second) throw InputError("another client has the name '", name, "'");
+      if (!keys.insert(key).second) {
+        throw InputError("its key is also that of ",
+                         key == server_key ? "the server" : "another client");
       }
     }
   } catch (const InputError& error) {
-    throw InputError(path, ": ", error.what());
+    throw InputError(path, ": ", where, error.what());
   }
   return clients;
 }
@@ -108,6 +109,8 @@ Client::Client(ClientOptions options, Time now)
       left_(options_.tokens_per_minute),
       filled_(now) {}
 
+uint64_t Client::id() const { return Hash(std::as_bytes(std::span(name_))) | 1; }
+
 bool Client::HasKey(std::string_view key) const {
   const std::lock_guard lock(mutex_);
   return SameSecret(key, options_.key);
@@ -116,10 +119,10 @@ bool Client::HasKey(std::string_view key) const {
 void Client::Set(ClientOptions options, Time now) {
   const std::lock_guard lock(mutex_);
   Refill(now);
-  // What was used stays used. Nothing counts as used if there was no quota.
-  const double used = std::isinf(left_) ? 0 : options_.tokens_per_minute - left_;
+  const double share = std::isinf(left_) ? 1 : left_ / options_.tokens_per_minute;
   options_ = std::move(options);
-  left_ = options_.tokens_per_minute - used;
+  const bool limited = !std::isinf(options_.tokens_per_minute);
+  left_ = limited ? share * options_.tokens_per_minute : options_.tokens_per_minute;
   filled_ = now;
 }
 
@@ -198,6 +201,39 @@ std::shared_ptr<Client> Clients::Find(std::string_view key) const {
 std::vector<std::shared_ptr<Client>> Clients::All() const {
   const std::lock_guard lock(mutex_);
   return clients_;
+}
+
+void ClientStates::Open() {
+  const std::lock_guard lock(mutex_);
+  if (!store_) store_ = std::make_unique<StateStore>(options_);
+}
+
+StateStore& ClientStates::store() {
+  try {
+    Open();
+  } catch (const std::exception& error) {
+    if (options_.log) options_.log(error.what());
+    throw Refusal{500, "the server cannot use its folder of states"};
+  }
+  return *store_;
+}
+
+std::string ClientStates::NewName() { return store().NewName(); }
+
+std::shared_ptr<void> ClientStates::Reserve(const Model& model, size_t count,
+                                            const std::optional<std::string>& name) {
+  return store().Reserve(model, count, name);
+}
+
+void ClientStates::Keep(const std::string& model_name, std::shared_ptr<const Model> model,
+                        const std::string& name, Snapshot snapshot,
+                        std::function<void(const std::string& fault)> done) {
+  store().Keep(model_name, std::move(model), name, std::move(snapshot), std::move(done));
+}
+
+std::shared_ptr<const Snapshot> ClientStates::Find(const std::string& model_name,
+                                                   const Model& model, const std::string& name) {
+  return store().Find(model_name, model, name);
 }
 
 }  // namespace linnet::server

@@ -1,7 +1,7 @@
 // The clients of a server that has several: each has a key and quotas.
 //
 //   Clients clients;
-//   clients.Set(ReadClients("clients.json"));
+//   clients.Set(ReadClients("clients.json", ""));
 //   const std::shared_ptr<Client> client = clients.Find(key);   // null: no client has this key
 //   client->Begin();                        // throws Refusal (429) beyond a quota
 //   ...
@@ -14,13 +14,18 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "linnet/server/state_store.h"
+#include "linnet/tasks/endpoint.h"
 
 namespace linnet::server {
 
@@ -36,11 +41,12 @@ struct ClientOptions {
   std::string name, key;
   double tokens_per_minute = std::numeric_limits<double>::infinity();
   size_t requests = std::numeric_limits<size_t>::max();  // that run or wait at the same time
-  double state_bytes = -1;                               // of kept states; negative: the server's
+  double state_bytes = -1;  // of kept states, when they are first used; negative: the server's
 };
 
-// Reads the file of --clients. Throws InputError, beginning with the path.
-std::vector<ClientOptions> ReadClients(const std::string& path);
+// Reads the file of --clients. Throws InputError, beginning with the path; also if a client has the
+// server's own key ("": it has none).
+std::vector<ClientOptions> ReadClients(const std::string& path, const std::string& server_key);
 
 // Thread-safe.
 class Client {
@@ -51,9 +57,11 @@ class Client {
   explicit Client(ClientOptions options, Time now = Now());
 
   const std::string& name() const { return name_; }
+  uint64_t id() const;  // a hash of the name, not 0
   bool HasKey(std::string_view key) const;
   double state_bytes() const;
-  // The quotas and the key from now on. The name stays.
+  // The quotas and the key from now on. The name stays, and so does the share of the tokens that is
+  // left.
   void Set(ClientOptions options, Time now = Now());
 
   // A request begins, unless a quota is used up: then throws Refusal (429). A quota of tokens is
@@ -92,6 +100,32 @@ class Clients {
  private:
   mutable std::mutex mutex_;
   std::vector<std::shared_ptr<Client>> clients_;
+};
+
+// The states of a client, in a folder that is opened when they are first used. Thread-safe.
+class ClientStates : public StateKeeper {
+ public:
+  explicit ClientStates(StateStoreOptions options) : options_(std::move(options)) {}
+
+  // Throws InputError if the folder cannot be used.
+  void Open();
+  // Opens the folder if necessary. If it cannot be used, logs the reason, which has paths, and
+  // throws Refusal (500).
+  StateStore& store();
+
+  std::string NewName() override;
+  std::shared_ptr<void> Reserve(const Model& model, size_t count,
+                                const std::optional<std::string>& name) override;
+  void Keep(const std::string& model_name, std::shared_ptr<const Model> model,
+            const std::string& name, Snapshot snapshot,
+            std::function<void(const std::string& fault)> done) override;
+  std::shared_ptr<const Snapshot> Find(const std::string& model_name, const Model& model,
+                                       const std::string& name) override;
+
+ private:
+  const StateStoreOptions options_;
+  std::mutex mutex_;
+  std::unique_ptr<StateStore> store_;
 };
 
 }  // namespace linnet::server

@@ -69,16 +69,16 @@ TEST(Client, RequestsAtTheSameTimeAreLimited) {
   EXPECT_EQ(client.counts().running, 2);
 }
 
-TEST(Client, NewQuotasKeepWhatWasUsed) {
+TEST(Client, NewQuotasKeepTheShareThatIsLeft) {
   const Client::Time start = Client::Now();
   Client client({.name = "a", .key = "old", .tokens_per_minute = 60}, start);
   client.Begin(start);
-  client.End(60, start);
+  client.End(45, start);
   client.Set({.name = "a", .key = "new", .tokens_per_minute = 120}, start);
   EXPECT_FALSE(client.HasKey("old"));
   EXPECT_TRUE(client.HasKey("new"));
-  client.Begin(start);  // 60 of the 120 are left
-  client.End(60, start);
+  client.Begin(start);  // a quarter is left
+  client.End(30, start);
   EXPECT_EQ(StatusOf([&] { client.Begin(start); }), 429);
   client.Set({.name = "a", .key = "new"}, start);
   EXPECT_EQ(StatusOf([&] { client.Begin(start); }), 0);
@@ -105,7 +105,7 @@ class ClientsFile : public testing::Test {
  protected:
   std::vector<ClientOptions> Read(const std::string& text) const {
     WriteFileAtomically(path_, text);
-    return ReadClients(path_);
+    return ReadClients(path_, "server");
   }
   TempDir dir_;
   const std::string path_ = dir_ / "clients.json";
@@ -132,20 +132,21 @@ TEST_F(ClientsFile, FaultsAreNamed) {
   EXPECT_THAT(fault("[]"), HasSubstr("the file"));
   EXPECT_THAT(fault("{}"), HasSubstr("'clients'"));
   EXPECT_THAT(fault(R"({"clients": []})"), HasSubstr("'clients'"));
-  EXPECT_THAT(fault(R"({"clients": [1]})"), HasSubstr("a client"));
+  EXPECT_THAT(fault(R"({"clients": [1]})"), HasSubstr("client 1: it is not a JSON object"));
   EXPECT_THAT(fault(one(R"("key": "k")")), HasSubstr("name"));
   EXPECT_THAT(fault(one(R"("name": "../a", "key": "k")")), HasSubstr("'../a'"));
-  EXPECT_THAT(fault(one(R"("name": "a")")), HasSubstr(": client 'a': its 'key': contains no key"));
+  EXPECT_THAT(fault(one(R"("name": "a")")), HasSubstr(": client 1: 'key': contains no key"));
   EXPECT_THAT(fault(one(R"("name": "a", "key": "k k")")), HasSubstr("a blank"));
   EXPECT_THAT(fault(one(R"("name": "a", "key": "k", "requests": 0)")),
-              HasSubstr("client 'a': 'requests' is 0"));
+              HasSubstr("client 1: 'requests' is 0"));
   EXPECT_THAT(fault(one(R"("name": "a", "key": "k", "token_per_minute": 1)")),
               HasSubstr("tokens_per_minute"));
   EXPECT_THAT(fault(R"({"clients": [{"name": "a", "key": "k"}, {"name": "a", "key": "l"}]})"),
-              HasSubstr("two clients 'a'"));
+              HasSubstr("client 2: another client has the name 'a'"));
   EXPECT_THAT(fault(R"({"clients": [{"name": "a", "key": "hush"}, {"name": "b", "key": "hush"}]})"),
-              AllOf(HasSubstr("client 'b'"), Not(HasSubstr("hush"))));
-  EXPECT_THROW(ReadClients(dir_ / "none.json"), InputError);
+              AllOf(HasSubstr("client 2: its key"), Not(HasSubstr("hush"))));
+  EXPECT_THAT(fault(one(R"("name": "a", "key": "server")")), HasSubstr("that of the server"));
+  EXPECT_THROW(ReadClients(dir_ / "none.json", ""), InputError);
 }
 
 // A server of two clients and an operator.
@@ -217,22 +218,91 @@ TEST_F(ServedClients, TokensAreCountedAndLimited) {
   EXPECT_NE(log_.find(", client alice"), std::string::npos);
 }
 
-// A client that may have one request at a time, and sends the next one as soon as it has the whole
-// answer, is never refused, whether the answer is a stream or not.
+// A client that may have one request at a time, and sends the next one as soon as it has the end of
+// the answer, is never refused; nor if it only has the last event of a stream.
 TEST_F(ServedClients, OneAfterAnotherIsNeverTooMany) {
-  server_.server().Reload(
-      [] {
-        std::vector<Served> models;
-        models.push_back({"text", std::make_unique<Batcher>(RandomModel("text", "byte", 2000),
-                                                            BatcherOptions{.sequences = 8})});
-        return models;
-      }(),
-      {{{.name = "alice", .key = "a", .requests = 1}}});
+  server_.server().SetClients({{.name = "alice", .key = "a", .requests = 1}});
   for (int i = 0; i < 100; ++i) {
-    EXPECT_EQ(Complete("a", {{"prompt", "x"}, {"max_tokens", 2}, {"stream", i % 2 == 0}}), 200);
+    const bool stream = i % 2 == 0;
+    EXPECT_EQ(Complete("a", {{"prompt", "x"}, {"max_tokens", 2}, {"stream", stream}}), 200);
     EXPECT_EQ(Complete("a", {{"prompt", "x"}, {"max_tokens", "many"}}), 400);
+    httplib::Request request;
+    request.method = "POST";
+    request.path = "/v1/completions";
+    request.headers = {{"Content-Type", "application/json"}};
+    request.body = R"({"prompt": "x", "max_tokens": 2, "stream": true})";
+    std::string got;
+    request.content_receiver = [&](const char* data, size_t size, uint64_t, uint64_t) {
+      got.append(data, size);
+      return got.find("[DONE]") == got.npos;  // closes the connection
+    };
+    As("a").send(request);
+    EXPECT_NE(got.find("[DONE]"), std::string::npos) << got;
   }
   EXPECT_EQ(Complete("b", {{"prompt", "x"}, {"max_tokens", 2}}), 401);  // no longer a client
+}
+
+// Whoever has lost the key while the body arrives does not become another sender.
+TEST_F(ServedClients, StayWhoTheyAreDuringARequest) {
+  ASSERT_EQ(As("operator")
+                .Post("/v1/states", R"({"id": "secret", "prompt": "ab"})", "application/json")
+                ->status,
+            200);
+  const std::string body = R"({"state": "secret", "max_tokens": 1})";
+  size_t sent = 0;
+  const auto result = As("b").Post(
+      "/v1/completions", {}, body.size(),
+      [&](size_t offset, size_t, httplib::DataSink& sink) {
+        if (offset > 0) server_.server().SetClients({{.name = "alice", .key = "a"}});
+        const size_t size = offset == 0 ? 1 : body.size() - offset;
+        if (offset == 0) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        sink.write(body.data() + offset, size);
+        sent = offset + size;
+        return true;
+      },
+      "application/json");
+  EXPECT_EQ(sent, body.size());
+  ASSERT_TRUE(result);
+  EXPECT_EQ(result->status, 404) << result->body;  // bob has no state of this name
+  const std::lock_guard lock(mutex_);
+  EXPECT_NE(log_.find(" 404 "), std::string::npos);
+  EXPECT_NE(log_.find(", client bob"), std::string::npos) << log_;
+}
+
+TEST_F(ServedClients, LearnNothingOfEachOthersPrompts) {
+  const json body = {{"prompt", std::string(200, 'x')}, {"max_tokens", 1}};
+  const auto cached = [&](const std::string& key) -> int {
+    json answer;
+    EXPECT_EQ(Complete(key, body, &answer), 200);
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"];
+  };
+  server_.server().SetClients({{.name = "alice", .key = "a"}, {.name = "bob", .key = "b"}});
+  EXPECT_EQ(cached("a"), 0);
+  EXPECT_GT(cached("a"), 100);
+  EXPECT_EQ(cached("b"), 0);
+  EXPECT_EQ(cached("operator"), 0);
+}
+
+TEST_F(ServedClients, ABrokenFolderOfStatesStopsNothingElse) {
+  std::filesystem::create_directories(dir_ / "states");
+  WriteFileAtomically(dir_ / "states/bob.client", "a file");
+  EXPECT_EQ(Complete("b", {{"prompt", "x"}, {"max_tokens", 1}}), 200);
+  const auto kept = As("b").Post("/v1/states", R"({"prompt": "ab"})", "application/json");
+  EXPECT_EQ(kept->status, 500);
+  EXPECT_EQ(kept->body.find(dir_.path()), std::string::npos) << kept->body;
+  EXPECT_EQ(Get("b", "/v1/states"), 500);
+  EXPECT_EQ(Get("a", "/v1/states"), 200);
+}
+
+TEST_F(ServedClients, MayWriteTheSchemeAsTheyLike) {
+  for (const std::string given : {"Bearer a", "BEARER a", "bearer   a"}) {
+    httplib::Client client("127.0.0.1", server_.port());
+    EXPECT_EQ(client.Get("/v1/models", {{"Authorization", given}})->status, 200) << given;
+  }
+  for (const std::string given : {"a", "Basic a", "Bearer", "Bearer a a", "Bearera"}) {
+    httplib::Client client("127.0.0.1", server_.port());
+    EXPECT_EQ(client.Get("/v1/models", {{"Authorization", given}})->status, 401) << given;
+  }
 }
 
 TEST_F(ServedClients, HaveStatesOfTheirOwn) {
@@ -269,13 +339,6 @@ TEST_F(ServedClients, HaveRoomOfTheirOwn) {
   EXPECT_GT(kept, 1);
   EXPECT_EQ(keep("b"), 507);
   EXPECT_EQ(keep("a"), 200);
-}
-
-TEST(Server, RefusesAClientWithItsOwnKey) {
-  ServerOptions options;
-  options.api_key = "k";
-  options.clients = {{.name = "alice", .key = "k"}};
-  EXPECT_THROW(RunningServer({}, options), InputError);
 }
 
 }  // namespace

@@ -380,7 +380,7 @@ bool Connection::ParseHeader() {
 }
 
 bool Connection::BeginBody() {
-  const HttpRequest& request = current_->request();
+  HttpRequest& request = current_->request();
   checked_ = server_.handler.Check(request);
   parser_->discards = checked_.has_value();
   close_ = !parser_->keep_alive();

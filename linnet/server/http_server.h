@@ -41,6 +41,7 @@ struct HttpRequest {
   // id, unique among the servers' processes. The response repeats it in X-Request-Id.
   std::string id;
   std::chrono::steady_clock::time_point start;  // when the header was complete
+  std::shared_ptr<const void> sender;           // for the handler, which may set it in Check()
 
   // The value of the first field with this name (case-insensitive); "" if there is none.
   std::string_view Field(std::string_view name) const;
@@ -82,7 +83,7 @@ class HttpHandler {
   virtual ~HttpHandler() = default;
   // Called when the header has arrived. If this returns a response, the client gets it, the body is
   // discarded, and Handle() is not called.
-  virtual std::optional<HttpResponse> Check(const HttpRequest& request) = 0;
+  virtual std::optional<HttpResponse> Check(HttpRequest& request) = 0;
   // Answers the request, now or later on any thread.
   virtual void Handle(std::shared_ptr<Exchange> exchange) = 0;
   // The response to a request that the transport refuses.

@@ -88,7 +88,7 @@ class Client {
 // the response to /page is large.
 class Handler : public HttpHandler {
  public:
-  std::optional<HttpResponse> Check(const HttpRequest& request) override {
+  std::optional<HttpResponse> Check(HttpRequest& request) override {
     if (request.path != "/refused") return {};
     return HttpResponse{.status = 401, .type = "text/plain", .body = "no\n"};
   }

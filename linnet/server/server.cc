@@ -45,13 +45,17 @@ bool IsJson(std::string_view type) {
   return name == "application/json";
 }
 
-// The key of a request; nullopt if it has none.
-std::optional<std::string_view> KeyOf(const HttpRequest& request) {
+// The key of a request ("Authorization: Bearer KEY"); "" if it has none.
+std::string_view KeyOf(const HttpRequest& request) {
+  constexpr std::string_view kScheme = "bearer ";
   const std::string_view given = request.Field("Authorization");
-  for (const std::string_view scheme : {"Bearer ", "bearer "}) {
-    if (given.starts_with(scheme)) return given.substr(scheme.size());
-  }
-  return {};
+  const bool bearer =
+      given.size() > kScheme.size() &&
+      std::equal(kScheme.begin(), kScheme.end(), given.begin(),
+                 [](char a, unsigned char b) { return a == static_cast<char>(std::tolower(b)); });
+  if (!bearer) return "";
+  const size_t begin = given.find_first_not_of(' ', kScheme.size());
+  return begin == given.npos ? "" : given.substr(begin);
 }
 
 std::string ContentType(std::string_view name) {
@@ -91,11 +95,12 @@ struct Server::Impl : HttpHandler {
   Impl(std::vector<Served> served, ServerOptions how)
       : options(std::move(how)),
         states(options.states.folder.empty() ? nullptr
-                                             : std::make_unique<StateStore>(options.states)),
+                                             : std::make_unique<ClientStates>(options.states)),
         traces(options.traces.empty() ? nullptr
                                       : std::make_unique<TraceFile>(options.traces, options.warn)),
         http(*this, options.http) {
-    SetClients(options.clients);
+    clients.Set(options.clients);
+    if (states) states->Open();
     AddRoutes();
     services.push_back(MakeService(std::move(served)));
   }
@@ -108,7 +113,7 @@ struct Server::Impl : HttpHandler {
     answering.clear();
   }
 
-  std::optional<HttpResponse> Check(const HttpRequest& request) override;
+  std::optional<HttpResponse> Check(HttpRequest& request) override;
   void Handle(std::shared_ptr<Exchange> exchange) override;
   HttpResponse Refuse(int status, const std::string& message) override {
     return ErrorResponse(status, message);
@@ -131,16 +136,21 @@ struct Server::Impl : HttpHandler {
     const std::lock_guard lock(mutex);
     return {services.back().get(), services.back()->Use()};
   }
-  void SetClients(std::vector<ClientOptions> of);
   // Who sends a request. known: it has a key of the server, or the server needs none. client: null
   // if the server's own key was given, or none is needed.
   struct Sender {
     bool known = false;
     std::shared_ptr<Client> client = {};
   };
-  Sender SenderOf(const HttpRequest& request) const;
+  Sender Identify(const HttpRequest& request) const;
+  // As the request was identified in Check(): a reload in between changes nothing. Requests that
+  // Check() has not seen come from strangers.
+  static const Sender& SenderOf(const HttpRequest& request) {
+    static const Sender stranger;
+    return request.sender ? *static_cast<const Sender*>(request.sender.get()) : stranger;
+  }
   // The states of a client, and those of the server for none. Only if there are states.
-  StateStore& StatesOf(const Client* client);
+  ClientStates& StatesOf(const Client* client);
   void Compute(Endpoint& endpoint, const std::shared_ptr<Exchange>& exchange,
                std::shared_ptr<void> token);
   std::string ClientMetrics() const;
@@ -162,12 +172,11 @@ struct Server::Impl : HttpHandler {
 
   const ServerOptions options;
   Clients clients;
-  std::unique_ptr<StateStore> states;  // null: none are kept
-  std::mutex client_states_mutex;      // guards `client_states`
-  // By the client's name; made when the client first uses them.
-  std::map<std::string, std::unique_ptr<StateStore>> client_states;
-  std::unique_ptr<TraceFile> traces;  // null: none are written
-  Service::Routes others;             // that do not depend on the models
+  std::unique_ptr<ClientStates> states;                                // null: none are kept
+  std::mutex client_states_mutex;                                      // guards `client_states`
+  std::map<std::string, std::unique_ptr<ClientStates>> client_states;  // by the client's name
+  std::unique_ptr<TraceFile> traces;                                   // null: none are written
+  Service::Routes others;  // that do not depend on the models
   Metrics metrics;
   const std::chrono::steady_clock::time_point begun = std::chrono::steady_clock::now();
   std::atomic<bool> draining{false};
@@ -205,9 +214,12 @@ void Server::Drain(double seconds) {
   impl.http.Stop();
 }
 
-void Server::Reload(std::vector<Served> models, std::optional<std::vector<ClientOptions>> clients) {
+void Server::SetClients(std::vector<ClientOptions> clients) {
+  impl_->clients.Set(std::move(clients));
+}
+
+void Server::Reload(std::vector<Served> models) {
   Impl& impl = *impl_;
-  if (clients) impl.SetClients(std::move(*clients));
   std::unique_ptr<Service> next = impl.MakeService(std::move(models));
   Service* old = nullptr;
   {
@@ -254,7 +266,7 @@ void Server::Impl::AddStates() {
             {"created", info.created}};
   };
   const auto of = [this](const HttpRequest& request) -> StateStore& {
-    return StatesOf(SenderOf(request).client.get());
+    return StatesOf(SenderOf(request).client.get()).store();
   };
   others.routes[kStates].get = [of, describe](const HttpRequest& request) {
     ordered_json list = {{"object", "list"}, {"data", ordered_json::array()}};
@@ -291,7 +303,8 @@ void Server::Impl::AddPages() {
 }
 
 // Makes the checks that need only the header.
-std::optional<HttpResponse> Server::Impl::Check(const HttpRequest& request) {
+std::optional<HttpResponse> Server::Impl::Check(HttpRequest& request) {
+  request.sender = std::make_shared<const Sender>(Identify(request));
   const Used used = Use();
   const Route* const route = used.service->Find(request.path);
   const bool is_private =
@@ -307,12 +320,14 @@ std::optional<HttpResponse> Server::Impl::Check(const HttpRequest& request) {
   }
   // The answer to an unknown model's path may suggest a model's name, so it needs the key as well.
   if (route != nullptr ? route->needs_key : is_private) {
-    const Sender sender = SenderOf(request);
+    const Sender& sender = SenderOf(request);
     const bool allowed = sender.known && !(sender.client && route && route->for_operator);
     if (!allowed) {
       HttpResponse response =
           sender.known
-              ? ErrorResponse(403, "only the server's own key may read this, not a client's")
+              ? ErrorResponse(403,
+                              "only the server's own key (LINNET_API_KEY) may read this, not a "
+                              "client's")
               : ErrorResponse(401,
                               "this server requires an API key: send the header Authorization: "
                               "Bearer KEY");
@@ -337,35 +352,26 @@ std::optional<HttpResponse> Server::Impl::Check(const HttpRequest& request) {
   return {};
 }
 
-void Server::Impl::SetClients(std::vector<ClientOptions> of) {
-  for (const ClientOptions& client : of) {
-    if (!options.api_key.empty() && SameSecret(client.key, options.api_key)) {
-      throw InputError("client '", client.name, "' has the server's own key; choose another one");
-    }
-  }
-  clients.Set(std::move(of));
-}
-
-Server::Impl::Sender Server::Impl::SenderOf(const HttpRequest& request) const {
-  const std::optional<std::string_view> key = KeyOf(request);
+Server::Impl::Sender Server::Impl::Identify(const HttpRequest& request) const {
   if (options.api_key.empty() && clients.empty()) return {.known = true};
-  if (!key) return {};
-  if (!options.api_key.empty() && SameSecret(*key, options.api_key)) return {.known = true};
-  const std::shared_ptr<Client> client = clients.Find(*key);
+  const std::string_view key = KeyOf(request);
+  if (key.empty()) return {};
+  if (!options.api_key.empty() && SameSecret(key, options.api_key)) return {.known = true};
+  const std::shared_ptr<Client> client = clients.Find(key);
   return {client != nullptr, client};
 }
 
-StateStore& Server::Impl::StatesOf(const Client* client) {
+ClientStates& Server::Impl::StatesOf(const Client* client) {
   if (client == nullptr) return *states;
   const std::lock_guard lock(client_states_mutex);
-  std::unique_ptr<StateStore>& store = client_states[client->name()];
-  if (!store) {
+  std::unique_ptr<ClientStates>& of = client_states[client->name()];
+  if (!of) {
     StateStoreOptions how = options.states;
     how.folder = std::filesystem::path(how.folder) / (client->name() + ".client");
     if (client->state_bytes() >= 0) how.bytes = client->state_bytes();
-    store = std::make_unique<StateStore>(how);
+    of = std::make_unique<ClientStates>(std::move(how));
   }
-  return *store;
+  return *of;
 }
 
 void Server::Impl::Handle(std::shared_ptr<Exchange> exchange) {
@@ -402,6 +408,7 @@ void Server::Impl::Compute(Endpoint& endpoint, const std::shared_ptr<Exchange>& 
       client->End(prompt - std::min(prompt, account->known.load()) + account->generated);
     });
     if (states) account->keeper = &StatesOf(client.get());
+    account->owner = client->id();
   }
   std::string fault;
   const ordered_json object = ParseOrderedJson(exchange->TakeBody(), kDepth, fault);
@@ -457,7 +464,7 @@ void Server::Impl::Log(const HttpRequest& request, const Account* account, int s
   metrics.Request(known ? request.path : "other", status, seconds, first);
   const std::optional<TraceParent> parent = ParseTraceParent(request.Field("traceparent"));
   const Route* const route = traces ? used.service->Find(request.path) : nullptr;
-  const Sender sender = SenderOf(request);
+  const Sender& sender = SenderOf(request);
   if (route != nullptr && route->endpoint != nullptr && request.method == "POST" && sender.known &&
       (!parent || parent->sampled)) {
     traces->Write(MakeTrace(parent, request, account, status));

@@ -14,7 +14,6 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,8 +51,7 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Throws InputError if the folder of states or the file of traces cannot be used, or if a client
-  // has the server's key.
+  // Throws InputError if the folder of states or the file of traces cannot be used.
   Server(std::vector<Served> models, ServerOptions options);
   ~Server();
 
@@ -61,11 +59,12 @@ class Server {
   int Bind();
   // Serves requests until Drain() has been called and all running requests have ended.
   void Run();
-  // Thread-safe, but for one call at a time. Serves these models from now on, to these clients
-  // (nullopt: as before), then waits until the requests to the models before them have ended, and
-  // destroys those.
-  void Reload(std::vector<Served> models,
-              std::optional<std::vector<ClientOptions>> clients = std::nullopt);
+  // Thread-safe. The clients of requests that arrive from now on. Clients that stay, by their
+  // names, keep their use of the quotas.
+  void SetClients(std::vector<ClientOptions> clients);
+  // Thread-safe, but for one call at a time. Serves these models from now on, then waits until the
+  // requests to the models before them have ended, and destroys those.
+  void Reload(std::vector<Served> models);
   // Thread-safe. Refuses new requests (503), gives running ones `seconds` to finish, cancels those
   // that remain, and ends Run().
   void Drain(double seconds);

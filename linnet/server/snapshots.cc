@@ -118,9 +118,9 @@ Snapshots::~Snapshots() {
   writer_.join();
 }
 
-std::vector<uint64_t> Snapshots::KeysOf(std::span<const int32_t> tokens) {
+std::vector<uint64_t> Snapshots::KeysOf(std::span<const int32_t> tokens, uint64_t owner) {
   std::vector<uint64_t> keys;
-  uint64_t key = 0;
+  uint64_t key = owner;
   for (size_t at = 0; at < tokens.size(); at += Engine::kCutPositions) {
     const size_t count = std::min(Engine::kCutPositions, tokens.size() - at);
     key = Hash(std::as_bytes(tokens.subspan(at, count)), key);
@@ -152,10 +152,10 @@ std::vector<Snapshots::Stop> Snapshots::StopsOf(size_t known, size_t parted, siz
   return stops;
 }
 
-Snapshots::Found Snapshots::Find(std::span<const int32_t> prompt) {
+Snapshots::Found Snapshots::Find(std::span<const int32_t> prompt, uint64_t owner) {
   if (prompt.empty()) return {};
-  const std::vector<uint64_t> keys = KeysOf(prompt);
-  const std::vector<std::string> names = NamesOf(prompt);
+  const std::vector<uint64_t> keys = KeysOf(prompt, owner);
+  const std::vector<std::string> names = NamesOf(prompt, owner);
   const size_t parted = Remember(std::span(keys).first(prompt.size() / Engine::kCutPositions));
   const auto get = [&](size_t length, size_t i) {
     return Get(prompt.first(length), keys[i], names.empty() ? nullptr : &names[i]);
@@ -196,15 +196,15 @@ std::shared_ptr<const Snapshot> Snapshots::Get(std::span<const int32_t> tokens, 
 }
 
 void Snapshots::Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snapshot> snapshot,
-                     Use use) {
-  const uint64_t key = KeysOf(prefix).back();
+                     Use use, uint64_t owner) {
+  const uint64_t key = KeysOf(prefix, owner).back();
   // An existing snapshot stays, unless it lacks outputs that the new one has.
   if (const auto found = InMemory(prefix, key);
       found && (snapshot->outputs.empty() || !(*found)->snapshot->outputs.empty())) {
     return;
   }
   if (options_.folder && prefix.size() >= options_.folder_from) {
-    std::string name = NameOf(prefix);
+    std::string name = NameOf(prefix, owner);
     const std::lock_guard lock(mutex_);
     const size_t most = use == Use::kLikely ? kMostWaiting : kMostWaiting / 2;
     if (to_write_.size() < most) to_write_.emplace_back(std::move(name), snapshot);
@@ -237,23 +237,24 @@ void Snapshots::Drop(Recent::iterator entry) {
   count_ = index_.size();
 }
 
-Sha256 Snapshots::HashOfModel() const {
+Sha256 Snapshots::HashOfModel(uint64_t owner) const {
   // Where the engine cuts is part of the name, because the bits of a state depend on it.
   const uint64_t origin[] = {model_->fingerprint(), Engine::kCutPositions};
   Sha256 hash;
   hash.Update(std::as_bytes(std::span(origin)));
+  if (owner != 0) hash.Update(std::as_bytes(std::span(&owner, 1)));
   return hash;
 }
 
-std::string Snapshots::NameOf(std::span<const int32_t> tokens) const {
-  Sha256 hash = HashOfModel();
+std::string Snapshots::NameOf(std::span<const int32_t> tokens, uint64_t owner) const {
+  Sha256 hash = HashOfModel(owner);
   hash.Update(std::as_bytes(tokens));
   return hash.Hex();
 }
 
-std::vector<std::string> Snapshots::NamesOf(std::span<const int32_t> tokens) const {
+std::vector<std::string> Snapshots::NamesOf(std::span<const int32_t> tokens, uint64_t owner) const {
   if (!options_.folder) return {};
-  Sha256 hash = HashOfModel();
+  Sha256 hash = HashOfModel(owner);
   std::vector<std::string> names;
   for (size_t at = 0; at < tokens.size(); at += Engine::kCutPositions) {
     hash.Update(

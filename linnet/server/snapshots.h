@@ -96,12 +96,13 @@ class Snapshots {
   };
   // Returns the snapshot of the whole prompt if it exists and has outputs, else that of the longest
   // proper prefix that has one and whose length is a multiple of Engine::kCutPositions. Remembers
-  // the prompt, so that later prompts stop where they part from it.
-  Found Find(std::span<const int32_t> prompt);
+  // the prompt, so that later prompts stop where they part from it. Only prompts of the same owner
+  // count (Work::owner).
+  Found Find(std::span<const int32_t> prompt, uint64_t owner = 0);
 
   // Adds the snapshot of `prefix`. An existing one stays unless it lacks outputs that this one has.
   void Keep(std::span<const int32_t> prefix, std::shared_ptr<const Snapshot> snapshot,
-            Use use = Use::kLikely);
+            Use use = Use::kLikely, uint64_t owner = 0);
 
   // Waits until all pending snapshots are written to the folder.
   void Flush();
@@ -122,13 +123,13 @@ class Snapshots {
   using Recent = std::list<Entry>;  // most recently used first
 
   // A hash of each prefix whose length is a multiple of Engine::kCutPositions, then one of the
-  // whole prompt.
-  static std::vector<uint64_t> KeysOf(std::span<const int32_t> tokens);
+  // whole prompt; they depend on the owner.
+  static std::vector<uint64_t> KeysOf(std::span<const int32_t> tokens, uint64_t owner);
   // The names of the files of a prefix, and of all these prefixes; NamesOf() is empty without a
   // folder.
-  Sha256 HashOfModel() const;
-  std::string NameOf(std::span<const int32_t> tokens) const;
-  std::vector<std::string> NamesOf(std::span<const int32_t> tokens) const;
+  Sha256 HashOfModel(uint64_t owner) const;
+  std::string NameOf(std::span<const int32_t> tokens, uint64_t owner) const;
+  std::vector<std::string> NamesOf(std::span<const int32_t> tokens, uint64_t owner) const;
 
   // Returns the length of the longest of these prefixes that an earlier prompt has, too.
   size_t Remember(std::span<const uint64_t> keys);

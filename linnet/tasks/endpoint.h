@@ -60,6 +60,8 @@ struct Work {
   // at the prompt's beginning that the model did not read, because a saved state was reused. The
   // function may be empty.
   std::function<void(size_t known)> begun = {};
+  // Only prompts of the same owner share saved states, which tell what was sent before.
+  uint64_t owner = 0;
   // A sequence that the prompt continues; null: the prompt begins a sequence.
   std::shared_ptr<const Snapshot> from = {};
   // Called when next() has ended a sequence, before ended(), with the sequence after the last token
@@ -147,9 +149,10 @@ struct Account {
   // negative: none yet.
   std::atomic<double> admitted{-1}, first{-1}, last{-1};
   double received = 0;  // seconds until the body was read; written before the request is submitted
-  // Keeps the states of the request's client; null: that of the served model. Written before the
-  // request is submitted.
+  // Of the request's client, written before the request is submitted: what keeps its states (null:
+  // the served model's), and Work::owner.
   StateKeeper* keeper = nullptr;
+  uint64_t owner = 0;
 
   double Seconds() const {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

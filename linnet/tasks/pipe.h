@@ -28,8 +28,12 @@ class Pipe {
   void Push(std::string_view piece) {
     Change([&] { waiting_ += piece; });
   }
-  void Close() {
-    Change([&] { begun_ = closed_ = true; });
+  // The last piece and the end come at once.
+  void Close(std::string_view last = "") {
+    Change([&] {
+      waiting_ += last;
+      begun_ = closed_ = true;
+    });
   }
 
   // Calls `changed` now, and at the end of each Begin(), Push() and Close(), on the thread of that

@@ -35,18 +35,21 @@ bool HoldsRun(const fs::path& folder) {
   return fs::exists(folder / RunFolder::kState, ignored);
 }
 
-RunFolder::RunFolder(std::string path, bool resume) : path_(std::move(path)) {
-  std::error_code error;
-  const bool exists = HoldsRun(path_);
-  if (resume && !exists) {
+RunFolder::RunFolder(std::string path, bool resume) : path_(std::move(path)), resume_(resume) {
+  if (resume && !HoldsRun(path_)) {
     throw InputError(state_path(), ": not found, so there is no run to resume; start one without ",
                      "--resume");
   }
-  if (!resume && exists) {
+  if (!resume) CheckNew();
+}
+
+void RunFolder::CheckNew() const {
+  if (HoldsRun(path_)) {
     throw InputError(path_.string(),
                      ": already holds a run; continue it with --resume or choose another --out");
   }
-  if (!resume && fs::exists(model_path(), error)) {
+  std::error_code error;
+  if (fs::exists(model_path(), error)) {
     throw InputError(model_path(), ": this model already exists; choose another --out");
   }
 }
@@ -54,6 +57,7 @@ RunFolder::RunFolder(std::string path, bool resume) : path_(std::move(path)) {
 void RunFolder::Open() {
   MakeFolder(path_);
   lock_.emplace(path_.string());
+  if (!resume_) CheckNew();
 }
 
 void RunFolder::RemoveLeftovers() const {

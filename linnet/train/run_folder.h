@@ -30,7 +30,8 @@ class RunFolder {
   // model.
   RunFolder(std::string path, bool resume);
 
-  // Creates the folder if needed, and locks it.
+  // Creates the folder if needed, and locks it. Throws InputError if another process has begun a
+  // run in it since the constructor.
   void Open();
   // Removes temporary files that a killed process left.
   void RemoveLeftovers() const;
@@ -44,7 +45,10 @@ class RunFolder {
   int64_t ModelStep() const;
 
  private:
+  void CheckNew() const;
+
   std::filesystem::path path_;
+  bool resume_;
   std::optional<FolderLock> lock_;
 };
 

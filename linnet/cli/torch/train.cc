@@ -86,6 +86,15 @@ void Register(CLI::App& train, TrainCommand& command) {
              task.example, "\n"));
 }
 
+const train::Preset& PresetOf(const TrainCommand& command) {
+  std::string known;
+  for (const train::Preset& preset : command.task->presets) {
+    if (command.preset == preset.name) return preset;
+    known += (known.empty() ? "" : ", ") + std::string(preset.name);
+  }
+  throw InputError("unknown preset '", command.preset, "'; choose one of ", known);
+}
+
 TrainConfig Resolve(const TrainCommand& command) {
   const TaskInfo& task = *command.task;
   TrainConfig config;
@@ -93,19 +102,14 @@ TrainConfig Resolve(const TrainCommand& command) {
   if (command.resume) {
     const std::string& out = command.flags.values().out;
     if (out.empty()) throw InputError("--resume needs --out, the folder of the run");
-    if (!command.auto_resume && command.app->get_option("--preset")->count() > 0) {
+    if (command.auto_resume) {
+      PresetOf(command);  // throws on an unknown name, which the first start would refuse
+    } else if (command.app->get_option("--preset")->count() > 0) {
       throw InputError("--resume uses the settings of the run; leave out --preset");
     }
     ApplyJson(train::ReadRunConfig(out), out + "/config.json", config);
   } else {
-    const auto preset = std::find_if(task.presets.begin(), task.presets.end(),
-                                     [&](const auto& p) { return command.preset == p.name; });
-    if (preset == task.presets.end()) {
-      std::string known;
-      for (const auto& p : task.presets) known += (known.empty() ? "" : ", ") + std::string(p.name);
-      throw InputError("unknown preset '", command.preset, "'; choose one of ", known);
-    }
-    config = WithPreset(task, *preset);
+    config = WithPreset(task, PresetOf(command));
   }
   const std::string init = config.init;  // of a resumed run: the model that it started from
   if (!command.config_file.empty()) {

@@ -55,11 +55,10 @@ struct Session {
       *status = cancelled ? 503 : 500;
       if (!cancelled) account->Failed(why);
       const ordered_json error = {{"error", {{"message", message}, {"type", "incomplete"}}}};
-      pipe->Push(events ? Event("error", error) : Dump(error));
+      pipe->Close(events ? Event("error", error) : Dump(error));
     } else {
-      pipe->Push(events ? Event("done", result) : Dump(result) + "\n");
+      pipe->Close(events ? Event("done", result) : Dump(result) + "\n");
     }
-    pipe->Close();
   }
 };
 
@@ -96,6 +95,7 @@ class Couplets : public Endpoint {
     session->unknown = session->line->Unknown();
     Work work{.prompt = session->line->Prompt(), .sequences = count, .next = {}, .ended = {}};
     session->account->prompt = work.prompt.size();
+    work.owner = session->account->owner;
     work.admitted = [session] { session->account->Admitted(); };
     work.begun = [session](size_t known) {
       session->account->known = known;

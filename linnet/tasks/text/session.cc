@@ -51,6 +51,7 @@ std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary
     work.ended = [session, first](size_t i, Ended how, const std::string& why) {
       session->Ended(first + i, how, why);
     };
+    work.owner = session->account->owner;
     work.from = from;
     if (request.return_state) {
       work.at_end = [session, first, served](size_t i, Snapshot end) {
@@ -162,11 +163,10 @@ void Session::Done() {
   if (!why.empty()) {
     *status = refused_ ? 400 : 500;
     account->Failed(why);
-    pipe->Push(form_->Failure(refused_ ? "invalid_request_error" : "server_error", why, events));
+    pipe->Close(form_->Failure(refused_ ? "invalid_request_error" : "server_error", why, events));
   } else {
-    pipe->Push(events ? form_->End(*this) : form_->Whole(*this));
+    pipe->Close(events ? form_->End(*this) : form_->Whole(*this));
   }
-  pipe->Close();
 }
 
 Reply Start(CompletionRequest request, const Vocabulary& vocabulary, const ServedModel& served,

@@ -29,14 +29,13 @@ struct Session {
     if (fault.empty()) {
       const ordered_json state = {
           {"id", name}, {"object", "state"}, {"model", model}, {"tokens", tokens}};
-      pipe->Push(Dump(state) + "\n");
+      pipe->Close(Dump(state) + "\n");
     } else {
       *status = 500;
       account->Failed(fault);
       const ordered_json error = {{"error", {{"message", fault}, {"type", "server_error"}}}};
-      pipe->Push(Dump(error));
+      pipe->Close(Dump(error));
     }
-    pipe->Close();
   }
 };
 
@@ -64,6 +63,7 @@ class States : public Endpoint {
     work.prompt = PromptsOf(fields, model, vocabulary, 1)[0];
     const size_t begin = work.from ? 0 : vocabulary.begin().size();
     account->prompt = work.prompt.size() - begin;
+    work.owner = account->owner;
     work.admitted = [account] { account->Admitted(); };
     work.begun = [session, account, begin](size_t known) {
       account->known = known - std::min(known, begin);
