@@ -19,8 +19,13 @@ class Laggard {
   explicit Laggard(int processes) : mean_(static_cast<size_t>(processes)) {}
 
   void Add(const std::vector<double>& seconds) {
-    // A mean over about ten updates, in which one slow update does not count much.
-    const double share = std::max(0.1, 1.0 / static_cast<double>(++updates_));
+    // A mean over about kTime, at least over kUpdates, so a single slow update does not count much,
+    // and neither does a second in which other programs take a processor.
+    constexpr double kTime = 10;  // seconds
+    constexpr double kUpdates = 10;
+    const double longest = *std::max_element(seconds.begin(), seconds.end());
+    const double share =
+        std::max(std::min(1 / kUpdates, longest / kTime), 1.0 / static_cast<double>(++updates_));
     for (size_t i = 0; i < mean_.size(); ++i) mean_[i] += share * (seconds[i] - mean_[i]);
   }
 
