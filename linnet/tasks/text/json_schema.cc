@@ -176,9 +176,6 @@ class Schemas {
     const std::set<std::string> types = TypesOf(schema, path);
     std::set<std::string> keys = {"type"};
     for (const std::string& type : types) keys.insert(KeysOf(type).begin(), KeysOf(type).end());
-    if (types.contains("number")) {  // the limits of integers would hold for numbers, too
-      for (const std::string& limit : KeysOf("integer")) keys.erase(limit);
-    }
     Allow(schema, path, keys);
     std::vector<Expression> parts;
     parts.reserve(types.size());
@@ -254,7 +251,7 @@ class Schemas {
         {"array", {"items", "prefixItems", "minItems", "maxItems"}},
         {"string", {"minLength", "maxLength", "format", "pattern"}},
         {"integer", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}},
-        {"number", {}},
+        {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}},
         {"boolean", {}},
         {"null", {}}};
     static const std::set<std::string> none;
@@ -296,7 +293,7 @@ class Schemas {
     if (type == "array") return Array(schema, path);
     if (type == "string") return String(schema, path);
     if (type == "integer") return Integer(schema, path);
-    if (type == "number") return Rule(number_);
+    if (type == "number") return Number(schema, path);
     if (type == "boolean") return Choice(Text("true"), Text("false"));
     if (type == "null") return Text("null");
     return Rule(any_);
@@ -378,6 +375,28 @@ class Schemas {
     limit("maximum", 0, to), limit("exclusiveMaximum", -1, to);
     if (low > high) Fail(path, "no integer of at most 15 digits lies between these limits");
     return IntegersBetween(low, high);
+  }
+  Expression Number(const json& schema, const std::string& path) {
+    NumberLimits limits;
+    const auto value = [&](const char* key, double otherwise) {
+      if (!schema.contains(key)) return otherwise;
+      if (!schema[key].is_number()) Fail(path, StrCat("'", key, "' must be a number"));
+      return schema[key].get<double>();
+    };
+    limits.low = value("minimum", -INFINITY);
+    limits.high = value("maximum", INFINITY);
+    if (const double low = value("exclusiveMinimum", -INFINITY); low >= limits.low) {
+      limits.low = low, limits.above = true;
+    }
+    if (const double high = value("exclusiveMaximum", INFINITY); high <= limits.high) {
+      limits.high = high, limits.below = true;
+    }
+    if (std::isinf(limits.low) && std::isinf(limits.high)) return Rule(number_);
+    try {
+      return NumbersBetween(limits);
+    } catch (const InputError& error) {
+      Fail(path, error.what());
+    }
   }
   Expression Array(const json& schema, const std::string& path) {
     std::vector<Expression> first;
