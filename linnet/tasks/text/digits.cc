@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <compare>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -62,7 +62,11 @@ struct Decimal {
   int64_t whole = 0, fraction = 0;
   size_t places = 0;
 
-  auto operator<=>(const Decimal&) const = default;  // of the same places
+  bool operator==(const Decimal&) const = default;
+  // Compares with a decimal of the same places.
+  bool operator<(const Decimal& other) const {
+    return std::tie(whole, fraction) < std::tie(other.whole, other.fraction);
+  }
   Decimal Next() const {
     const bool carry = fraction + 1 == PowerOfTen(places);
     return {whole + (carry ? 1 : 0), carry ? 0 : fraction + 1, places};
@@ -139,7 +143,7 @@ struct Magnitudes {
   // The numbers from..to with their places; none if from > to.
   static void AppendBetween(const Decimal& from, const Decimal& to,
                             std::vector<Expression>& parts) {
-    if (from > to) return;
+    if (to < from) return;
     if (from.places == 0) return AppendWhole(from.whole, to.whole, parts);
     const auto append = [&](int64_t low, int64_t high, int64_t first, int64_t last) {
       std::vector<Expression> whole;
