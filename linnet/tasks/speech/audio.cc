@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "linnet/error.h"
@@ -89,28 +90,30 @@ namespace {
 
 using File = std::unique_ptr<SNDFILE, Close>;
 
-// Throws InputError if a WAV file has, before its samples, a chunk that reaches beyond the end of
-// the file. Given such a file, libsndfile 1.2 searches beyond its end for minutes.
-void CheckChunks(std::span<const std::byte> bytes, const std::string& label) {
+// Returns the length of the file without what follows the samples of a WAV file. Throws InputError
+// if a WAV file has, before its samples, a chunk that reaches beyond the end of the file. Given such
+// a chunk, libsndfile 1.2 searches beyond the end for minutes.
+size_t CheckChunks(std::span<const std::byte> bytes, const std::string& label) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const bool little = text.starts_with("RIFF");
   if ((!little && !text.starts_with("RIFX")) || text.size() < 12 || text.substr(8, 4) != "WAVE") {
-    return;
+    return text.size();
   }
   for (size_t at = 12; text.size() - at >= 8;) {
     const std::string_view name = text.substr(at, 4);
-    if (name == "data") return;
     uint32_t size = 0;
     for (size_t i = 0; i < 4; ++i) {
       size = size << 8 | static_cast<uint8_t>(text[at + 4 + (little ? 3 - i : i)]);
     }
     at += 8;
+    if (name == "data") return at + std::min<size_t>(size, text.size() - at);
     if (size > text.size() - at) {
       throw InputError(label, ": damaged: a chunk of ", size,
                        " bytes before the audio, but the file has only ", text.size());
     }
     at = std::min(at + size + size % 2, text.size());
   }
+  return text.size();
 }
 
 // Throws InputError unless the file was opened and has audio.
@@ -167,8 +170,7 @@ size_t ReadMono(SNDFILE* file, size_t channels, size_t most, const std::string& 
 
 Audio ParseAudio(std::span<const std::byte> bytes, const std::string& label, int rate) {
   if (bytes.empty()) throw InputError(label, ": is empty");
-  CheckChunks(bytes, label);
-  Bytes memory{bytes};
+  Bytes memory{bytes.first(CheckChunks(bytes, label))};
   SF_VIRTUAL_IO io = InMemory();
   SF_INFO info{};
   const File file(sf_open_virtual(&io, SFM_READ, &info, &memory));
@@ -198,7 +200,9 @@ struct AudioReader::Source {
     void operator()(SRC_STATE* state) const { src_delete(state); }
   };
   std::string label;
-  int fd = -1;  // 0, standard input, stays open
+  int fd = -1;                      // 0, standard input, stays open
+  std::optional<MappedFile> bytes;  // unless the audio comes from a pipe or a device
+  Bytes memory;                     // of `bytes`, for `file`
   File file;
   SF_INFO info{};
   double quotient = 1;                         // output rate / file rate
@@ -244,9 +248,13 @@ AudioReader::AudioReader(const std::string& path, int rate) : source_(std::make_
   }
   if (S_ISREG(about.st_mode) && about.st_size == 0) throw InputError(source_->label, ": is empty");
   if (S_ISREG(about.st_mode)) {
-    CheckChunks(MappedFile(standard ? "/dev/stdin" : path).bytes(), source_->label);
+    const auto bytes = source_->bytes.emplace(standard ? "/dev/stdin" : path).bytes();
+    source_->memory = {bytes.first(CheckChunks(bytes, source_->label))};
+    SF_VIRTUAL_IO io = InMemory();
+    source_->file.reset(sf_open_virtual(&io, SFM_READ, &source_->info, &source_->memory));
+  } else {
+    source_->file.reset(sf_open_fd(source_->fd, SFM_READ, &source_->info, /*close_desc=*/0));
   }
-  source_->file.reset(sf_open_fd(source_->fd, SFM_READ, &source_->info, /*close_desc=*/0));
   if (!source_->file && standard) {
     throw InputError("standard input: not readable as an audio stream: ", sf_strerror(nullptr),
                      " From a pipe, only WAV is supported");
