@@ -90,9 +90,9 @@ namespace {
 
 using File = std::unique_ptr<SNDFILE, Close>;
 
-// Returns the length of the file without what follows the samples of a WAV file. Throws InputError
-// if a WAV file has, before its samples, a chunk that reaches beyond the end of the file. Given such
-// a chunk, libsndfile 1.2 searches beyond the end for minutes.
+// Returns the length of the file; of a WAV file, the length without what follows its samples.
+// Throws InputError if a WAV file has, before its samples, a chunk that reaches beyond the end of
+// the file. Given such a chunk before or after them, libsndfile 1.2 searches for minutes.
 size_t CheckChunks(std::span<const std::byte> bytes, const std::string& label) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const bool little = text.starts_with("RIFF");
