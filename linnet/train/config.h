@@ -352,8 +352,8 @@ void VisitRunFields(Config& c, const Visit& visit) {
         c.init);
   visit("out", "", "folder for checkpoints, metrics.jsonl and config.json; required", c.out);
   visit("device", "", "cpu, or cuda if this libtorch supports it", c.device);
-  visit("cuda_graph", "images", "replay updates as a CUDA graph; faster for small models on a GPU",
-        c.cuda_graph);
+  visit("cuda_graph", "images copy recall text",
+        "replay updates as a CUDA graph; faster for small models on a GPU", c.cuda_graph);
   visit("threads", "", "number of threads; 0: one per processor", c.threads);
   visit("log_every", "", "updates between records in metrics.jsonl", c.log_every);
   visit("validate_every", "", "updates between validations; 0: only at the end", c.validate_every);

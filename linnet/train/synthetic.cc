@@ -31,7 +31,15 @@ ModelSpec SyntheticTask::Spec() const {
 }
 
 StepLoss SyntheticTask::Loss(nn::Network& network, int64_t step, const Part& part) {
-  return Evaluate(network, Philox(config_.seed, static_cast<uint64_t>(step)), part);
+  return Evaluate(network, BatchTensors(step), part);
+}
+
+std::vector<Tensor> SyntheticTask::BatchTensors(int64_t step) {
+  return Tensors(Philox(config_.seed, static_cast<uint64_t>(step)));
+}
+
+StepLoss SyntheticTask::LossOf(nn::Network& network, const std::vector<Tensor>& batch) {
+  return Evaluate(network, batch, {});
 }
 
 std::vector<double> SyntheticTask::ValidationSums(nn::Network& network, const Part& part) {
@@ -40,8 +48,8 @@ std::vector<double> SyntheticTask::ValidationSums(nn::Network& network, const Pa
   std::vector<double> sums(3);  // loss, accuracy, number of batches
   for (int i = 0; i < batches; ++i) {
     if (!part.Has(static_cast<size_t>(i))) continue;
-    const Metrics metrics =
-        Read(Evaluate(network, Philox(config_.seed, ~static_cast<uint64_t>(i)), {}).metrics);
+    const Metrics metrics = Read(
+        Evaluate(network, Tensors(Philox(config_.seed, ~static_cast<uint64_t>(i))), {}).metrics);
     sums[0] += metrics[0].second, sums[1] += metrics[1].second, sums[2] += 1;
   }
   return sums;
@@ -51,28 +59,33 @@ Metrics SyntheticTask::MetricsOf(const std::vector<double>& sums) const {
   return {{"loss", sums[0] / sums[2]}, {"accuracy", sums[1] / sums[2]}};
 }
 
-StepLoss SyntheticTask::Evaluate(nn::Network& network, Philox rng, const Part& part) const {
+std::vector<Tensor> SyntheticTask::Tensors(Philox rng) const {
   MaskedBatch batch = Make(rng);
   std::vector<float> counts(batch.mask);
   for (size_t i = 0; i < counts.size(); ++i) counts[i] *= Counts(batch.targets[i]);
-  const int64_t begin = part.Begin(batch.batch), size = part.End(batch.batch) - begin;
-  // Cloned, because the gradient needs the tensors after the batch is destroyed.
+  // Cloned, because `batch` is destroyed.
   const auto tensor = [&](auto& values, torch::Dtype dtype) {
-    return ToDevice(torch::from_blob(values.data(), {batch.batch, batch.length}, dtype).clone(),
-                    network.device());
+    return torch::from_blob(values.data(), {batch.batch, batch.length}, dtype).clone();
   };
-  const Tensor all_mask = tensor(batch.mask, torch::kFloat32);
-  const Tensor all_counted = tensor(counts, torch::kFloat32).to(torch::kBool);
-  const auto rows = [&](const Tensor& all) { return all.narrow(0, begin, size); };
-  const Tensor targets = rows(tensor(batch.targets, torch::kInt64)), mask = rows(all_mask);
+  return {tensor(batch.tokens, torch::kInt64), tensor(batch.targets, torch::kInt64),
+          tensor(batch.mask, torch::kFloat32), tensor(counts, torch::kFloat32).to(torch::kBool)};
+}
+
+StepLoss SyntheticTask::Evaluate(nn::Network& network, const std::vector<Tensor>& batch,
+                                 const Part& part) {
+  const int64_t all = batch[0].size(0), begin = part.Begin(all), size = part.End(all) - begin;
+  const auto to = [&](const Tensor& tensor) { return ToDevice(tensor, network.device()); };
+  const auto rows = [&](const Tensor& tensor) { return tensor.narrow(0, begin, size); };
+  const Tensor all_mask = to(batch[2]), all_counted = to(batch[3]);
+  const Tensor targets = rows(to(batch[1])), mask = rows(all_mask);
   auto& model = dynamic_cast<nn::SequenceModelImpl&>(network);
-  const Tensor logits = model.forward(rows(tensor(batch.tokens, torch::kInt64)));
+  const Tensor logits = model.forward(rows(to(batch[0])));
   const Tensor share = mask.sum() / all_mask.sum();
   const Tensor loss = nn::MaskedCrossEntropy(logits, targets, mask) * share;
   const Tensor right = logits.detach().argmax(2).eq(targets).logical_and(rows(all_counted));
   const Tensor counted = all_counted.sum().to(torch::kFloat64);
   const Tensor accuracy = right.sum().to(torch::kFloat64) / counted.clamp_min(1);
-  return {loss, {{"loss", loss.detach()}, {"accuracy", accuracy}}, size * batch.length};
+  return {loss, {{"loss", loss.detach()}, {"accuracy", accuracy}}, size * batch[0].size(1)};
 }
 
 }  // namespace linnet::train

@@ -19,6 +19,8 @@ class SyntheticTask : public Task {
   ModelSpec Spec() const override;
   int64_t TokensPerStep() const override { return int64_t{config_.batch} * Length(); }
   StepLoss Loss(nn::Network& network, int64_t step, const Part& part) override;
+  std::vector<torch::Tensor> BatchTensors(int64_t step) override;
+  StepLoss LossOf(nn::Network& network, const std::vector<torch::Tensor>& batch) override;
   std::vector<double> ValidationSums(nn::Network& network, const Part& part) override;
   Metrics MetricsOf(const std::vector<double>& sums) const override;
 
@@ -32,7 +34,10 @@ class SyntheticTask : public Task {
   const TrainConfig config_;
 
  private:
-  StepLoss Evaluate(nn::Network& network, Philox rng, const Part& part) const;
+  // A batch on the host: tokens, targets, the mask, and what the accuracy counts.
+  std::vector<torch::Tensor> Tensors(Philox rng) const;
+  static StepLoss Evaluate(nn::Network& network, const std::vector<torch::Tensor>& batch,
+                           const Part& part);
 };
 
 }  // namespace linnet::train

@@ -17,9 +17,9 @@ Metrics Read(const DeviceMetrics& metrics) {
   return read;
 }
 
-torch::Tensor ToDevice(const torch::Tensor& host, torch::Device device) {
-  if (device.is_cpu()) return host;
-  return host.pin_memory().to(device, /*non_blocking=*/true);
+torch::Tensor ToDevice(const torch::Tensor& tensor, torch::Device device) {
+  if (tensor.device().type() == device.type()) return tensor;
+  return tensor.pin_memory().to(device, /*non_blocking=*/true);
 }
 
 const std::vector<const TaskInfo*>& Tasks() {

@@ -51,17 +51,23 @@ class TextTask : public Task {
 
   StepLoss Loss(nn::Network& network, int64_t step, const Part& part) override {
     std::vector<TokenSequence> batch;
-    const auto window = static_cast<size_t>(config_.context);
     for (int64_t i = part.Begin(config_.batch); i < part.End(config_.batch); ++i) {
-      Philox rng(config_.seed, static_cast<uint64_t>(step), static_cast<uint64_t>(i) << 32);
-      batch.push_back(
-          {Piece(train_, rng.Below(static_cast<uint32_t>(train_.size() - window + 1)), window)});
+      batch.push_back({Window(step, i)});
     }
     const TokenLoss loss = Evaluate(network, batch, part);
-    const auto counted = static_cast<double>(TokensPerStep());
-    const torch::Tensor value = loss.nats / counted;
-    const torch::Tensor bits = value.detach().to(torch::kFloat64) / std::numbers::ln2;
-    return {value, {{"bits_per_token", bits}}, loss.read};
+    return Mean(loss.nats, loss.read);
+  }
+
+  std::vector<torch::Tensor> BatchTensors(int64_t step) override {
+    std::vector<torch::Tensor> windows;
+    for (int64_t i = 0; i < config_.batch; ++i) {
+      windows.push_back(torch::tensor(Window(step, i), torch::kInt64));
+    }
+    return {torch::stack(windows)};
+  }
+
+  StepLoss LossOf(nn::Network& network, const std::vector<torch::Tensor>& batch) override {
+    return Mean(NatsOf(network, batch[0]), TokensPerStep());
   }
 
   bool TakesPieces() const override { return true; }
@@ -116,6 +122,20 @@ class TextTask : public Task {
         break;
     }
     return Vocabulary::OfTokenizer(ReadFile(config.tokenizer), /*end=*/-1, config.tokenizer);
+  }
+
+  // Sequence i of an update.
+  std::vector<int32_t> Window(int64_t step, int64_t i) const {
+    const auto window = static_cast<size_t>(config_.context);
+    Philox rng(config_.seed, static_cast<uint64_t>(step), static_cast<uint64_t>(i) << 32);
+    return Piece(train_, rng.Below(static_cast<uint32_t>(train_.size() - window + 1)), window);
+  }
+
+  // The loss of an update from the sum over its predictions, of which the part read `read` tokens.
+  StepLoss Mean(const torch::Tensor& nats, int64_t read) const {
+    const torch::Tensor value = nats / static_cast<double>(TokensPerStep());
+    const torch::Tensor bits = value.detach().to(torch::kFloat64) / std::numbers::ln2;
+    return {value, {{"bits_per_token", bits}}, read};
   }
 
   // The last token of begin_, then up to `most` tokens from index `begin` on. Each window thus

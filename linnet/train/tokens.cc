@@ -121,6 +121,13 @@ TokenLoss Evaluate(nn::Network& network, std::span<const TokenSequence> sequence
   return loss;
 }
 
+Tensor NatsOf(nn::Network& network, const Tensor& tokens) {
+  const int64_t length = tokens.size(1) - 1;
+  auto& model = dynamic_cast<nn::SequenceModelImpl&>(network);
+  const Tensor logits = model.forward(tokens.narrow(1, 0, length));
+  return nn::CrossEntropyNats(logits.flatten(0, 1), tokens.narrow(1, 1, length).flatten()).sum();
+}
+
 ModelSpec TextModelSpec(const TrainConfig& config, const TextSpec& text, int64_t max_length) {
   ModelSpec spec = BaseSpec(config);
   spec.part = text;

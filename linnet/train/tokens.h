@@ -33,6 +33,9 @@ struct TokenLoss {
 TokenLoss Evaluate(nn::Network& network, std::span<const TokenSequence> sequences,
                    const Part& part = {});
 
+// The sum of the loss over all tokens but the first of each sequence of `tokens`, int64 [N, L].
+torch::Tensor NatsOf(nn::Network& network, const torch::Tensor& tokens);
+
 // BaseSpec() with the vocabulary of `text`, a categorical head over it, and sinusoidal positions
 // (if the config has any) added to the embeddings.
 ModelSpec TextModelSpec(const TrainConfig& config, const TextSpec& text, int64_t max_length);

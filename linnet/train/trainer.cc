@@ -294,7 +294,7 @@ class Run {
     if (device_.is_cpu() || config_.accumulate > 1 || task_->BatchTensors(0).empty()) {
       throw InputError(
           "--cuda-graph needs --device cuda, --accumulate 1, and a task whose batches "
-          "all have the same shape: images");
+          "all have the same shape: images, copy, recall or text");
     }
     graph_.emplace();
   }

@@ -31,9 +31,14 @@ void UpdateGraph::Run(const std::function<void()>& work) {
   }
   if (impl_->runs == Impl::kWarmUp) {
     ++impl_->runs;
-    impl_->graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
-    work();
-    impl_->graph.capture_end();
+    try {
+      impl_->graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
+      work();
+      impl_->graph.capture_end();
+    } catch (const c10::Error& e) {
+      throw InputError("--cuda-graph: libtorch cannot record an update of this model (",
+                       e.what_without_backtrace(), "); train it without --cuda-graph");
+    }
   }
   impl_->graph.replay();
 }

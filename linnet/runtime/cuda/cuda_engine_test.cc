@@ -72,8 +72,10 @@ class CudaEngineTest : public testing::Test {
     }
   }
 
-  // Whether the kernels run on the CPU (on the executor), which is slow.
-  static bool Slow() { return CudaEngine::FindDevice() == "executor"; }
+  // Whether the kernels are slow: on the executor, or, with LINNET_SLOW_GPU, under a sanitizer.
+  static bool Slow() {
+    return CudaEngine::FindDevice() == "executor" || std::getenv("LINNET_SLOW_GPU") != nullptr;
+  }
 
   static const std::vector<Case>& Cases() {
     static const TestModel paper(PaperImages(), 2), grid(GridOnGpu(), 2), wide(WideHeads(), 2);
