@@ -58,7 +58,8 @@ void DeriveFigure2(const json& about, json& values) {
     row["until_3"] = FirstBelow(row["run"]["curve"], 1e-3);
   }
   if (!values.contains("drop_at")) values["drop_at"] = values["runs"][0].at("drop_at");
-  values["network"] = about.at("scales").at(values.at("scale")).at("describes");
+  const json& scale = about.at("scales").at(values.at("scale"));
+  values["network"] = scale.at("describes"), values["min_length"] = scale.at("min_length");
 }
 
 void MeasureTable3(const Call& call, json& record) {

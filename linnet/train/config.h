@@ -63,6 +63,7 @@ struct TrainConfig {
   std::string dataset;
   int train_images = 0;
   int validation_images = 256;
+  int min_length = 0;
   int max_length = 128;
   int symbols = 10;
 
@@ -292,6 +293,8 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("train_images", "images", "number of training images; 0: all", c.train_images);
   visit("validation_images", "images", "number of test-set images used for validation; 0: all",
         c.validation_images);
+  visit("min_length", "copy", "the part to copy has at least N tokens; 0: half of --max-length",
+        c.min_length);
   visit("max_length", "copy", "the part to copy has fewer than N tokens", c.max_length);
   visit("max_length", "recall",
         "length of every sequence, in tokens: 4 times its key-value pairs, at most --symbols of "

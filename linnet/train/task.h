@@ -36,8 +36,8 @@ using DeviceMetrics = std::vector<std::pair<std::string, torch::Tensor>>;
 // Reads all numbers, waiting for the device once.
 Metrics Read(const DeviceMetrics& metrics);
 
-// `tensor`, copied from the host to `device` unless it is there. A copy to a GPU is asynchronous; the
-// GPU's later work waits for it.
+// `tensor`, copied from the host to `device` unless it is there. A copy to a GPU is asynchronous;
+// the GPU's later work waits for it.
 torch::Tensor ToDevice(const torch::Tensor& tensor, torch::Device device);
 
 // A part of an update's batch, or of the batches of a validation. Losses, metrics and sums of the
