@@ -6,6 +6,7 @@
 #ifndef LINNET_IMAGES_H_
 #define LINNET_IMAGES_H_
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -34,12 +35,12 @@ struct SampleOptions {
 };
 
 // Draws `count` new images, [count, height, width, channels]. First bytes are drawn from
-// Model::first_value(). Throws InputError for a model of another task.
+// Model::first_value(), unless the model reads whole pixels. Throws InputError for a model of another task.
 LINNET_API std::vector<uint8_t> SampleImages(Engine& engine, size_t count,
                                              const SampleOptions& options = {});
 
 // Keeps the first `known` >= 1 bytes of each of the images [count, height, width, channels] and
-// draws the rest.
+// draws the rest. If the model reads whole pixels, `known` must be a multiple of 3.
 LINNET_API std::vector<uint8_t> CompleteImages(Engine& engine, std::span<const uint8_t> images,
                                                size_t known, const SampleOptions& options = {});
 
@@ -54,7 +55,8 @@ LINNET_API std::vector<uint8_t> CompleteImages(Engine& engine, std::span<const u
 //
 // Draws byte `position` of image number `image`: at position 0 from Model::first_value(), later
 // from the outputs [output_size] that the engine gave for the byte before it. From the same
-// outputs, SampleImages() draws the same byte. Throws InputError for a model of another task.
+// outputs, SampleImages() draws the same byte. Throws InputError for a model of another task, and
+// for one that reads whole pixels, which needs DrawPixel().
 LINNET_API uint8_t DrawByte(const Model& model, std::span<const float> outputs, size_t image,
                             size_t position, const SampleOptions& options = {});
 // -ln p of a byte, where p is its probability given the bytes before it. Arguments as for
@@ -62,14 +64,24 @@ LINNET_API uint8_t DrawByte(const Model& model, std::span<const float> outputs, 
 LINNET_API double ByteNats(const Model& model, std::span<const float> outputs, uint8_t byte,
                            size_t position);
 
+// For a model that reads whole pixels (InputSpec::whole_pixels): draws the colors of pixel `pixel`
+// of image number `image` from the outputs that the engine gave for the pixel before it, or for
+// kBeginPixel. The next token is red << 16 | green << 8 | blue.
+LINNET_API std::array<uint8_t, 3> DrawPixel(const Model& model, std::span<const float> outputs,
+                                            size_t image, size_t pixel,
+                                            const SampleOptions& options = {});
+
 struct BitsPerDimResult {
   double mean = 0;            // mean of `image`
   std::vector<double> image;  // each image's mean number of bits per predicted byte
-  std::vector<double> byte;   // [image bytes - 1]: bits of byte 1, 2, ..., mean over the images
+  // Bits of each predicted byte, mean over the images: byte 1, 2, ..., or if the model reads whole
+  // pixels, byte 0, 1, ...
+  std::vector<double> byte;
 };
 
 // Evaluates -log2 p of the bytes of images, where p is a byte's probability given all bytes before
-// it. The first byte of an image is not predicted, so it does not count.
+// it. Unless the model reads whole pixels, it does not predict the first byte of an image, which
+// then does not count.
 LINNET_API BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
                                        const SampleOptions& options = {});
 

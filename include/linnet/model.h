@@ -59,7 +59,8 @@ class LINNET_API Model {
   // Maximum number of positions of a sequence. None: unlimited. Sine positions then continue past
   // the spec's max_length, although the model was not trained on them.
   std::optional<size_t> most_positions() const;
-  // Images: the probability of each value of the first byte; empty for other tasks.
+  // Images: the probability of each value of the first byte. Empty for other tasks, and if the
+  // model reads whole pixels.
   std::span<const float> first_value() const;
   // Speech: each mel band's mean and standard deviation over the corpus; empty if each utterance is
   // normalized by its own statistics.

@@ -131,6 +131,10 @@ struct StemSpec {
   int second_rows = 3, second_columns = 5;
 };
 
+// The tokens of a model that reads whole pixels are red << 16 | green << 8 | blue, and kBeginPixel,
+// which it reads before the first pixel.
+inline constexpr int kBeginPixel = 1 << 24;
+
 struct InputSpec {
   int vocabulary = 256;  // tokens 0 .. vocabulary - 1
   int max_length = 783;  // positions seen in training; sine positions continue beyond
@@ -138,8 +142,11 @@ struct InputSpec {
   // added (Positions::kAdded).
   int value_embedding = 128;
   Positions positions = Positions::kSequence;
-  // Adds an embedding of the byte directly above the next byte (the byte to predict).
+  // Adds an embedding of the byte, or pixel, directly above the next one (the one to predict).
   bool pixel_above = false;
+  // Images in color: a position reads a pixel, not a byte, and predicts all colors of the next one.
+  // Then vocabulary is kBeginPixel + 1. The embedding of a pixel is the sum of those of its colors.
+  bool whole_pixels = false;
   StemSpec stem = {};
   bool norm = false;  // whether the embeddings are normalized before the first layer
 };
@@ -171,6 +178,8 @@ struct StackSpec {
 struct HeadSpec {
   HeadKind kind = HeadKind::kLogistics;
   // kLogistics: number of components. Outputs: their logits, means and log-scales, in this order.
+  // With whole_pixels there are three means and log-scales per component, and three coefficients
+  // (kernels/pixel_logistics.h).
   int mixtures = 10;
   int classes = 0;  // kCategorical: number of outputs
   // The value embedding is the head's weight matrix times sqrt(d_model), which saves memory if the
@@ -182,9 +191,11 @@ struct HeadSpec {
 // Task-specific parts.
 
 struct ImageSpec {
-  int width = 28, height = 28, channels = 1;  // width * height * channels = max_length + 1
+  // width * height * channels = max_length + 1; with whole_pixels, width * height = max_length
+  int width = 28, height = 28, channels = 1;
 
   int RowBytes() const { return width * channels; }
+  int Bytes() const { return height * RowBytes(); }
 };
 
 // The meaning of text tokens (linnet/vocabulary.h).
@@ -239,8 +250,12 @@ struct LINNET_API ModelSpec {
   // for models of frames, true if every mixer is always causal (softmax attention is, with a
   // window), and false for an LSTM.
   bool Causal() const;
-  // Number of outputs of the head per position: 3 * mixtures or classes.
-  int OutputSize() const { return logistics() ? 3 * head.mixtures : head.classes; }
+  // Number of outputs of the head per position.
+  int OutputSize() const {
+    return logistics() ? (input.whole_pixels ? 10 : 3) * head.mixtures : head.classes;
+  }
+  // Tokens of a row of an image.
+  int RowTokens() const { return input.whole_pixels ? image()->width : image()->RowBytes(); }
   // Dimensions of the position embedding.
   int PositionDims() const {
     return input.positions == Positions::kAdded ? stack.d_model

@@ -25,30 +25,35 @@ void MixtureOfLogistics(size_t rows, size_t mixtures, const float* outputs, cons
 
 // Not vectorized: a call draws only one byte, for one position of one image. Double precision gives
 // the same result on every target.
-uint8_t SampleMixtureOfLogistics(size_t mixtures, const float* outputs, float u_mixture,
-                                 float u_value, const LogisticsSamplerOptions& options) {
-  const double temperature = options.temperature;
-  const double max = *std::max_element(outputs, outputs + mixtures);
-  const auto weight = [&](size_t i) { return std::exp((outputs[i] - max) / temperature); };
+size_t ChooseComponent(size_t mixtures, const float* logits, float u, double temperature) {
+  const double max = *std::max_element(logits, logits + mixtures);
+  const auto weight = [&](size_t i) { return std::exp((logits[i] - max) / temperature); };
   double left = 0;
   for (size_t i = 0; i < mixtures; ++i) left += weight(i);
-  left *= u_mixture;
+  left *= u;
   size_t chosen = 0;
   for (; chosen + 1 < mixtures; ++chosen) {
     left -= weight(chosen);
     if (left < 0) break;
   }
+  return chosen;
+}
 
-  const double log_scale = outputs[2 * mixtures + chosen];
+uint8_t DrawLogistic(double mean, double log_scale, double u,
+                     const LogisticsSamplerOptions& options) {
   const double scale = options.reference_scale
                            ? (log_scale > 0 ? log_scale : std::expm1(log_scale)) + 1.0001
                            : std::exp(std::max<double>(log_scale, kMinLogScale));
-  const double u = u_value;
-  const double x =
-      outputs[mixtures + chosen] + temperature * scale * (std::log(u) - std::log1p(-u));
+  const double x = mean + options.temperature * scale * (std::log(u) - std::log1p(-u));
   const double byte = std::floor((x + 1) * 127.5 + 0.5);
   // A NaN, from a broken model, becomes 0.
   return byte > 0 ? static_cast<uint8_t>(std::min(byte, 255.0)) : uint8_t{0};
+}
+
+uint8_t SampleMixtureOfLogistics(size_t mixtures, const float* outputs, float u_mixture,
+                                 float u_value, const LogisticsSamplerOptions& options) {
+  const size_t chosen = ChooseComponent(mixtures, outputs, u_mixture, options.temperature);
+  return DrawLogistic(outputs[mixtures + chosen], outputs[2 * mixtures + chosen], u_value, options);
 }
 
 }  // namespace linnet::kernels

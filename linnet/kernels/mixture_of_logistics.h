@@ -48,6 +48,12 @@ struct LogisticsSamplerOptions {
   bool reference_scale = false;
 };
 
+// The component that u in (0, 1) selects. logits [mixtures].
+size_t ChooseComponent(size_t mixtures, const float* logits, float u, double temperature);
+// The byte at quantile u in (0, 1) of a logistic.
+uint8_t DrawLogistic(double mean, double log_scale, double u,
+                     const LogisticsSamplerOptions& options);
+
 // The byte selected by two independent uniform numbers in (0, 1): u_mixture chooses the component,
 // u_value the quantile in it. outputs [3 mixtures].
 uint8_t SampleMixtureOfLogistics(size_t mixtures, const float* outputs, float u_mixture,

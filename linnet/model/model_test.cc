@@ -203,6 +203,36 @@ TEST(ModelSpec, GridPositionsGiveRowAndColumnOfTheNextByte) {
   EXPECT_THROW(Validate(spec), Error);
 }
 
+TEST(ModelSpec, WholePixelsAreForColor) {
+  ModelSpec spec = TinyImages();
+  spec.image()->channels = 3, spec.input.max_length = 12, spec.input.whole_pixels = true;
+  spec.input.vocabulary = kBeginPixel + 1;
+  Validate(spec);
+  EXPECT_EQ(FromJson(ToJson(spec), "x"), spec);
+  EXPECT_EQ(spec.OutputSize(), 10 * spec.head.mixtures);
+  for (const TensorInfo& info : TensorTable(spec)) {
+    EXPECT_NE(info.name, "first_value.probability");
+    if (info.name == "value_embedding.weight") {
+      EXPECT_EQ(info.shape, (std::vector<int64_t>{771, 4}));
+    }
+  }
+  const auto refuses = [&](const char* part, auto change) {
+    ModelSpec wrong = spec;
+    change(wrong);
+    try {
+      Validate(wrong);
+      ADD_FAILURE() << part;
+    } catch (const InputError& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  refuses("three colors", [](ModelSpec& s) { s.image()->channels = 1; });
+  refuses("16777217", [](ModelSpec& s) { s.input.vocabulary = 256; });
+  refuses("must be max_length", [](ModelSpec& s) { s.input.max_length = 35; });
+  refuses("no stem", [](ModelSpec& s) { s.input.stem.channels = 4; });
+  EXPECT_EQ(ToJson(TinyImages()).find("whole_pixels"), std::string::npos);
+}
+
 TEST(ModelSpec, PositionsFollowTheirFormula) {
   const std::vector<float> pe = PositionTable(10, 6);
   for (int t = 0; t < 10; ++t) {

@@ -14,6 +14,7 @@
 #include "linnet/base/utf8.h"
 #include "linnet/error.h"
 #include "linnet/io/json.h"
+#include "linnet/model/pixels.h"
 #include "linnet/model/stem.h"
 #include "linnet/vocabulary.h"
 
@@ -81,6 +82,7 @@ void VisitFields(Spec& spec, Visit visit) {
   visit("value_embedding", spec.input.value_embedding);
   visit("positions", spec.input.positions);
   visit("pixel_above", spec.input.pixel_above);
+  visit("whole_pixels", spec.input.whole_pixels);
   visit("stem_channels", spec.input.stem.channels);
   visit("stem_rows", spec.input.stem.rows);
   visit("stem_columns", spec.input.stem.columns);
@@ -212,7 +214,7 @@ void DropUnused(const ModelSpec& spec, json& object) {
     }
   };
   // Earlier versions do not know these fields, but can read files without them.
-  drop({"feed_forward", "norm", "head_bias", "embedding_norm"});
+  drop({"feed_forward", "norm", "head_bias", "embedding_norm", "whole_pixels"});
   if (spec.text() && spec.text()->tokenizer.empty()) object.erase("tokenizer");
   if (spec.input.stem.channels == 0) {
     drop({"stem_channels", "stem_rows", "stem_columns", "stem_second_rows", "stem_second_columns"});
@@ -386,7 +388,16 @@ class Validator {
   void Input() const {
     const InputSpec& input = spec_.input;
     const int d_model = spec_.stack.d_model;
-    InRange("vocabulary", input.vocabulary, 2, 1 << 20);
+    if (input.whole_pixels) {
+      Require(spec_.image() && spec_.image()->channels == 3,
+              "whole_pixels is for images of three colors");
+      Require(input.vocabulary == kBeginPixel + 1, "vocabulary is ", input.vocabulary,
+              "; for whole_pixels it is ", kBeginPixel + 1);
+      Require(input.positions == Positions::kSequence && input.stem.channels == 0,
+              "whole_pixels needs sequence positions and no stem");
+    } else {
+      InRange("vocabulary", input.vocabulary, 2, 1 << 20);
+    }
     InRange("max_length", input.max_length, 1, 1 << 24);
     InRange("value_embedding", input.value_embedding, 1, d_model);
     Require(
@@ -424,8 +435,8 @@ class Validator {
             "value_embedding = d_model");
     if (spec_.logistics()) {
       InRange("mixtures", head.mixtures, 1, 1000);
-      Require(vocabulary == 256, "the logistics head predicts bytes, but vocabulary is ",
-              vocabulary);
+      Require(vocabulary == 256 || spec_.input.whole_pixels,
+              "the logistics head predicts bytes, but vocabulary is ", vocabulary);
     } else {
       InRange("classes", head.classes, 2, 1 << 20);
       Require(spec_.ReadsFrames() || head.classes == vocabulary, "task ", Quote(spec_.task),
@@ -440,9 +451,15 @@ class Validator {
     InRange("height", image.height, 1, 1 << 16);
     Require(image.channels == 1 || image.channels == 3, "channels is ", image.channels,
             "; it must be 1 or 3");
-    const int64_t bytes = int64_t{image.width} * image.height * image.channels;
-    Require(bytes == int64_t{spec_.input.max_length} + 1, "width x height x channels is ", bytes,
-            ", which must be max_length + 1 = ", int64_t{spec_.input.max_length} + 1);
+    const int64_t pixels = int64_t{image.width} * image.height, bytes = pixels * image.channels;
+    const int64_t length = spec_.input.max_length;
+    if (spec_.input.whole_pixels) {
+      Require(pixels == length, "width x height is ", pixels,
+              ", which must be max_length = ", length);
+    } else {
+      Require(bytes == length + 1, "width x height x channels is ", bytes,
+              ", which must be max_length + 1 = ", length + 1);
+    }
     const int rest = spec_.stack.d_model - spec_.input.value_embedding;
     Require(spec_.input.positions != Positions::kGrid || rest % 8 == 0,
             "d_model - value_embedding is ", rest,
@@ -542,7 +559,7 @@ bool ModelSpec::Causal() const {
 }
 
 int ModelSpec::Reach() const {
-  const int above = input.pixel_above ? image()->RowBytes() - 1 : 0;
+  const int above = input.pixel_above ? RowTokens() - 1 : 0;
   const int stem = input.stem.channels > 0 ? StemBytes(*this).Reach() : 0;
   return std::max(above, stem);
 }
@@ -604,13 +621,15 @@ class Table {
     if (speech) {
       Linear("input_projection", input.value_embedding, speech->Inputs());
     } else if (!spec_.head.tied) {
-      Add("value_embedding.weight", {input.vocabulary, input.value_embedding});
+      Add("value_embedding.weight",
+          {input.whole_pixels ? kPixelRows : input.vocabulary, input.value_embedding});
     }
     if (spec_.PositionDims() > 0) {
       Add("pos_embedding.pe", {1, input.max_length, spec_.PositionDims()});
     }
     if (input.pixel_above) {
-      Add("above_embedding.weight", {int64_t{input.vocabulary} + 1, input.value_embedding});
+      Add("above_embedding.weight",
+          {input.whole_pixels ? kPixelRows : input.vocabulary + 1, input.value_embedding});
     }
     if (input.stem.channels > 0) Stem(spec_.image()->channels);
     if (input.norm) Norm("embedding_norm");
@@ -621,7 +640,7 @@ class Table {
       Stack("transformer", /*decoder=*/false);
     }
     Linear("predictor", spec_.OutputSize(), d_, spec_.head.bias);
-    if (spec_.image()) Add("first_value.probability", {input.vocabulary});
+    if (spec_.image() && !input.whole_pixels) Add("first_value.probability", {input.vocabulary});
     return std::move(table_);
   }
 

@@ -76,6 +76,7 @@ bool SameMixer(const MixerSpec& a, const MixerSpec& b);
 //     and linear2 without biases; a shifted one has shift [d_model], and linear1 and linear2
 //     without biases
 //   images: first_value.probability [vocabulary], the distribution of the first byte
+//   whole_pixels: the two embeddings have kPixelRows rows (pixels.h); no first_value.probability
 //   frames: input_projection.{weight,bias} [value_embedding, Inputs()] instead of the value
 //     embedding, and input_norm.{mean,deviation} [bands] for BandNorm::kCorpus
 //   layers with a convolution: convolution.weight [convolution, d_model],

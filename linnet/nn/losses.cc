@@ -12,6 +12,10 @@ Tensor MixtureOfLogisticsNats(const Tensor& logits, const Tensor& bytes) {
   return ops::MixtureOfLogisticsNats(logits, bytes);
 }
 
+Tensor PixelLogisticsNats(const Tensor& logits, const Tensor& bytes) {
+  return ops::PixelLogisticsNats(logits, bytes);
+}
+
 Tensor CrossEntropyNats(const Tensor& logits, const Tensor& targets) {
   return ops::CrossEntropyNats(logits, targets);
 }

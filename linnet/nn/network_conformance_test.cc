@@ -36,6 +36,16 @@ ModelSpec Images(const MixerSpec& mixer) {
   spec.part = ImageSpec{.width = 6, .height = 4};
   return spec;
 }
+ModelSpec Pixels(const MixerSpec& mixer) {
+  ModelSpec spec = Network(mixer);
+  spec.input = {.vocabulary = kBeginPixel + 1,
+                .max_length = 23,
+                .value_embedding = 8,
+                .pixel_above = true,
+                .whole_pixels = true};
+  spec.part = ImageSpec{.width = 1, .height = 23, .channels = 3};
+  return spec;
+}
 ModelSpec Pairs(const MixerSpec& mixer, bool tied) {
   ModelSpec spec = Network(mixer);
   spec.task = "couplet", spec.network = NetworkKind::kEncoderDecoder;
@@ -80,22 +90,44 @@ class Networks : public testing::TestWithParam<MixerCase> {
 INSTANTIATE_TEST_SUITE_P(Mixers, Networks, testing::ValuesIn(MixerCases()),
                          [](const auto& info) { return info.param.name; });
 
-// Images as bytes: whole batches, single sequences and steps of a restored model agree, and outputs
-// are causal.
-TEST_P(Networks, ImagesMatchTheReferenceInEveryForm) {
+// Images as bytes and as whole pixels: whole batches, single sequences and steps of a restored model
+// agree, and outputs are causal.
+class ImageNetworks : public Networks {
+ protected:
+  void Check(const ModelSpec& spec, const Tensor& tokens);
+};
+INSTANTIATE_TEST_SUITE_P(Mixers, ImageNetworks, testing::ValuesIn(MixerCases()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(ImageNetworks, ImagesMatchTheReferenceInEveryForm) {
   const ModelSpec spec = Images(GetParam().spec);
   if (!info().causal) {
     const std::string error = ErrorOf([&] { SequenceModel{spec}; });
     EXPECT_TRUE(Contains(error, "needs causal attention, which '" + info().name + "'")) << error;
     return;
   }
+  Check(spec, torch::randint(256, {3, 23}, torch::kInt64));
+}
+
+TEST_P(ImageNetworks, WholePixelsMatchTheReferenceInEveryForm) {
+  if (!info().causal) return;
+  Tensor tokens = torch::randint(1 << 24, {3, 23}, torch::kInt64);
+  tokens.select(1, 0).fill_(kBeginPixel);
+  ModelSpec spec = Pixels(GetParam().spec);
+  Check(spec, tokens);
+  spec.part = ImageSpec{.width = 23, .height = 1, .channels = 3};
+  Check(spec, tokens);
+}
+
+void ImageNetworks::Check(const ModelSpec& spec, const Tensor& tokens) {
   torch::manual_seed(3);
   SequenceModel model(spec);
   model->eval();
   const torch::NoGradGuard no_grad;
-  model->first_value.copy_(torch::softmax(torch::randn({256}), 0));
+  if (!spec.input.whole_pixels) {
+    model->first_value.copy_(torch::softmax(torch::randn({256}), 0));
+  }
   SequenceModel again = Restored(model);
-  const Tensor tokens = torch::randint(256, {3, 23}, torch::kInt64);
   const Tensor want = model->forward(tokens);
   EXPECT_TRUE(torch::equal(again->forward(tokens), want));
   EXPECT_LT(Off(model->forward(tokens.narrow(0, 1, 1))[0], want[1]), 1e-5);

@@ -6,10 +6,26 @@
 #include <cmath>
 
 #include "linnet/error.h"
+#include "linnet/model/pixels.h"
 
 namespace linnet::nn {
 
 using torch::Tensor;
+
+namespace {
+
+// PixelRows() of each token: [...] -> [..., 3].
+Tensor RowsOfPixels(const Tensor& tokens) {
+  const Tensor begin = tokens == kBeginPixel;
+  std::vector<Tensor> rows;
+  for (int color = 0; color < 3; ++color) {
+    const Tensor byte = tokens.bitwise_right_shift(8 * (2 - color)).bitwise_and(255);
+    rows.push_back(byte.masked_fill(begin, kColorRows - 1) + color * kColorRows);
+  }
+  return torch::stack(rows, -1);
+}
+
+}  // namespace
 
 SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOptions& options)
     : Network(spec),
@@ -18,7 +34,8 @@ SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOption
       dropout_(options.dropout),
       head_precision_(HeadPrecision(spec, options)) {
   if (!spec.head.tied) {
-    value_embedding_ = torch::nn::Embedding(spec.input.vocabulary, spec.input.value_embedding);
+    value_embedding_ = torch::nn::Embedding(
+        spec.input.whole_pixels ? kPixelRows : spec.input.vocabulary, spec.input.value_embedding);
     register_module("value_embedding", value_embedding_);
   }
   if (spec.PositionDims() > 0) {
@@ -26,7 +43,9 @@ SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOption
     register_module("pos_embedding", pos_embedding_);
   }
   if (spec.input.pixel_above) {
-    above_embedding_ = torch::nn::Embedding(spec.input.vocabulary + 1, spec.input.value_embedding);
+    above_embedding_ =
+        torch::nn::Embedding(spec.input.whole_pixels ? kPixelRows : spec.input.vocabulary + 1,
+                             spec.input.value_embedding);
     register_module("above_embedding", above_embedding_);
   }
   if (spec.input.stem.channels > 0) {
@@ -40,7 +59,7 @@ SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOption
   register_module("transformer", transformer_.batch);
   register_module("predictor", predictor_);
   register_module("dropout", dropout_);
-  if (spec.image()) {
+  if (spec.image() && !spec.input.whole_pixels) {
     first_value = register_buffer(
         "first_value", torch::full({spec.input.vocabulary}, 1.0 / spec.input.vocabulary));
   }
@@ -51,8 +70,15 @@ Tensor SequenceModelImpl::Values(const Tensor& tokens, const Tensor& above) {
   if (spec().head.tied) {
     return torch::embedding(predictor_->weight, tokens) * std::sqrt(spec().stack.d_model);
   }
-  const Tensor values = value_embedding_(tokens);
-  return spec().input.pixel_above ? values + above_embedding_(above) : values;
+  const auto look = [&](torch::nn::Embedding& embedding, const Tensor& of) {
+    return spec().input.whole_pixels ? embedding(RowsOfPixels(of)).sum(-2) : embedding(of);
+  };
+  const Tensor values = look(value_embedding_, tokens);
+  return spec().input.pixel_above ? values + look(above_embedding_, above) : values;
+}
+
+int64_t SequenceModelImpl::Nothing() const {
+  return spec().input.whole_pixels ? kBeginPixel : spec().input.vocabulary;
 }
 
 Tensor SequenceModelImpl::Normed(const Tensor& x) {
@@ -84,10 +110,10 @@ Tensor SequenceModelImpl::Hidden(const Tensor& tokens, const SequencePiece* piec
   }
   Tensor above;
   if (spec().input.pixel_above) {
-    // above[t] is the byte above byte t + 1, that is, byte t + 1 - RowBytes, or `vocabulary` in the
-    // first row.
-    above = torch::full_like(tokens, spec().input.vocabulary);
-    const int64_t below = length + 1 - spec().image()->RowBytes();
+    // above[t] is the token above token t + 1, that is, token t + 1 - RowTokens, or Nothing() in
+    // the first row.
+    above = torch::full_like(tokens, Nothing());
+    const int64_t below = length + 1 - spec().RowTokens();
     if (below > 0) above.narrow(1, length - below, below).copy_(tokens.narrow(1, 0, below));
   }
   Tensor x = Values(tokens, above);
@@ -112,10 +138,9 @@ Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceS
   if (spec().input.pixel_above) {
     const Tensor column = tokens.unsqueeze(1);
     state.recent = state.recent.defined() ? torch::cat({state.recent, column}, 1) : column;
-    const int64_t more = state.recent.size(1) - spec().image()->RowBytes();
-    if (more > 0) state.recent = state.recent.narrow(1, more, spec().image()->RowBytes());
-    above =
-        more >= 0 ? state.recent.select(1, 0) : torch::full_like(tokens, spec().input.vocabulary);
+    const int64_t more = state.recent.size(1) - spec().RowTokens();
+    if (more > 0) state.recent = state.recent.narrow(1, more, spec().RowTokens());
+    above = more >= 0 ? state.recent.select(1, 0) : torch::full_like(tokens, Nothing());
   }
   Tensor x = Values(tokens, above);
   if (!pos_embedding_.is_empty()) x = pos_embedding_->Place(x.unsqueeze(1), position).squeeze(1);

@@ -24,7 +24,7 @@ namespace linnet::nn {
 // its own.
 struct SequenceState {
   RecurrentState layers;
-  // With pixel_above: the last tokens read, at most one image row, [N, <= RowBytes].
+  // With pixel_above: the last tokens read, at most one image row, [N, <= RowTokens].
   torch::Tensor recent;
   StemState stem;
 };
@@ -52,14 +52,15 @@ class SequenceModelImpl : public Network {
   // recurrent form.
   torch::Tensor Step(const torch::Tensor& tokens, int64_t position, SequenceState& state);
 
-  // Probability of each value of token 0, which no position predicts: [vocabulary]. Images only;
-  // uniform until set.
+  // Probability of each value of token 0, which no position predicts: [vocabulary]; uniform until
+  // set. Only of images that are read byte by byte.
   torch::Tensor first_value;
 
  private:
   // Embeddings of tokens of any shape. With pixel_above, adds the embeddings of `above`, which has
-  // the same shape: for each byte to predict, the byte one image row higher.
+  // the same shape: for each token to predict, the token one image row higher.
   torch::Tensor Values(const torch::Tensor& tokens, const torch::Tensor& above);
+  int64_t Nothing() const;                       // the token above the first row
   torch::Tensor Normed(const torch::Tensor& x);  // the embedding norm of x, if any
   // The head's input, [N, L, d_model]. piece: null for whole sequences.
   torch::Tensor Hidden(const torch::Tensor& tokens, const SequencePiece* piece = nullptr);

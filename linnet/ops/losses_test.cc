@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "linnet/error.h"
+#include "linnet/kernels/pixel_logistics.h"
 #include "linnet/ops/cross_entropy.h"
 #include "linnet/ops/ctc.h"
 #include "linnet/ops/mixture_of_logistics.h"
@@ -105,6 +106,28 @@ TEST(MixtureOfLogistics, FusedEqualsPlain) {
   ExpectGradientsMatchDifferences(
       [&](const Tensors& t) { return Tensors{MixtureOfLogisticsNats(t[0], two)}; },
       {Random({3, 6})});
+}
+
+TEST(PixelLogistics, ValueAndGradient) {
+  torch::manual_seed(9);
+  const int64_t mixtures = 4, pixels = 12;
+  Tensor bytes = torch::randint(256, {pixels, 3}, torch::kInt64);
+  bytes[0].fill_(0), bytes[1].fill_(255);
+  const Tensor logits = Random({pixels, 10 * mixtures});
+  const Tensor nats = PixelLogisticsNats(logits, bytes).to(torch::kFloat64);
+  const Tensor floats = logits.to(torch::kFloat32).contiguous();
+  for (int64_t i = 0; i < pixels; ++i) {
+    uint8_t rgb[3];
+    float want[3];
+    for (int color = 0; color < 3; ++color) rgb[color] = bytes[i][color].item<uint8_t>();
+    kernels::PixelNats(mixtures, floats[i].data_ptr<float>(), rgb, want);
+    EXPECT_NEAR(nats[i].item<double>(), want[0] + want[1] + want[2], 1e-4);
+  }
+  ExpectGradientsMatchDifferences(
+      [&](const Tensors& t) { return Tensors{PixelLogisticsNats(t[0], bytes.narrow(0, 0, 3))}; },
+      {Random({3, 20})});
+  EXPECT_THROW(PixelLogisticsNats(logits, bytes.narrow(1, 0, 2)), Error);
+  EXPECT_THROW(PixelLogisticsNats(logits.narrow(1, 0, 39), bytes), Error);
 }
 
 // Autograd does not record how a kernel computes gradients, so second derivatives throw.

@@ -14,6 +14,10 @@ namespace linnet::ops {
 // Throws InputError on other shapes and types.
 torch::Tensor MixtureOfLogisticsNats(const torch::Tensor& logits, const torch::Tensor& bytes);
 
+// -log p(pixel) in nats: logits [..., 10 K] as in kernels/pixel_logistics.h, int64 bytes [..., 3]
+// (red, green, blue) -> [...]. Consists of libtorch's operations.
+torch::Tensor PixelLogisticsNats(const torch::Tensor& logits, const torch::Tensor& bytes);
+
 }  // namespace linnet::ops
 
 #endif  // LINNET_OPS_MIXTURE_OF_LOGISTICS_H_

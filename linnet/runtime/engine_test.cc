@@ -36,6 +36,12 @@ TEST_P(RuntimeTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
   for (size_t cut : {0, 1, 14, 15, 16, 191, 192, 205, 299}) {
     CheckCut(Grid().model, want_grid, grid, cut, 2);
   }
+  Tokens pixels = Pixels().RandomTokens(220, 0);
+  pixels[0] = kBeginPixel;
+  const std::vector<Doubles> want_pixels = Pixels().Outputs(pixels);
+  for (size_t cut : {0, 1, 9, 10, 11, 12, 191, 192, 220}) {
+    CheckCut(Pixels().model, want_pixels, pixels, cut, 2);
+  }
   const Tokens longer = Copy().RandomTokens(250, 0);
   const std::vector<Doubles> want_longer = Copy().Outputs(longer);
   for (size_t cut : {0, 1, 96, 191, 192, 193, 250})
@@ -47,7 +53,7 @@ TEST_P(RuntimeTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
 TEST_P(RuntimeTest, NarrowModelsMatchTheRoundingReference) {
   for (const Precision precision : {Precision::kBf16, Precision::kInt8}) {
     const double tolerance = precision == Precision::kInt8 ? 0.05 : 0.02;
-    for (const TestModel* of : {&Images(), &Wide(), &Copy(), &Text(), &Modern()}) {
+    for (const TestModel* of : {&Images(), &Pixels(), &Wide(), &Copy(), &Text(), &Modern()}) {
       const auto model = of->In(precision);
       EXPECT_EQ(model->precision(), precision);
       const size_t length = of == &Copy() ? 200 : 19;
@@ -81,6 +87,7 @@ TEST_P(RuntimeTest, OtherAttentionsRunInNarrowPrecision) {
 TEST_P(RuntimeTest, ResultsDoNotDependOnThreadsOrBatch) {
   const Floats images = RunOne(Images(), 1, 1, 0, 5, 4);
   const Floats grid = RunOne(Grid(), 1, 1, 0, 20, 20);
+  const Floats pixels = RunOne(Pixels(), 1, 1, 0, 20, 20);
   const Floats copy = RunOne(Copy(), 1, 1, 0, 200, 2);
   for (int threads : {1, 2, 3}) {
     for (size_t batch : {1, 2, 3, 4, 5, 6, 7, 8, 9, 25, 130}) {
@@ -88,6 +95,7 @@ TEST_P(RuntimeTest, ResultsDoNotDependOnThreadsOrBatch) {
       EXPECT_EQ(RunOne(Images(), threads, batch, which, 5, 4), images) << threads << " " << batch;
       if (batch <= 9) {
         EXPECT_EQ(RunOne(Grid(), threads, batch, which, 20, 20), grid) << threads << " " << batch;
+        EXPECT_EQ(RunOne(Pixels(), threads, batch, which, 20, 20), pixels) << threads << batch;
         EXPECT_EQ(RunOne(Copy(), threads, batch, which, 200, 2), copy) << threads << " " << batch;
       }
     }

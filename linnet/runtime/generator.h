@@ -28,10 +28,11 @@ class Generator {
   virtual const Model& model() const = 0;
   // Maximum number of sequences per call of Draw().
   virtual size_t batch() const = 0;
-  // Keeps the first `known` >= 1 bytes of each sequence and draws the others: sequences [count,
-  // max_length + 1] with count <= batch(). Byte p of sequence i is drawn with the first two numbers
-  // of Philox(seed, first_stream + i, p), so draws do not depend on the other sequences.
-  virtual void Draw(std::span<uint8_t> sequences, size_t known, const LogisticsDraws& draws) = 0;
+  // Keeps the first `known` bytes of each image and draws the others: images [count, bytes] with
+  // count <= batch(). known >= 1, or for models that read whole pixels a multiple of 3. Byte p (or
+  // pixel p) of image i is drawn with the first two (four) numbers of Philox(seed, first_stream + i,
+  // p), so draws do not depend on the other images.
+  virtual void Draw(std::span<uint8_t> images, size_t known, const LogisticsDraws& draws) = 0;
 };
 
 }  // namespace linnet

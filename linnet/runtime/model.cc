@@ -410,7 +410,7 @@ void Model::Packed::ReadTables(const Checkpoint& checkpoint) {
   }
   if (spec.image()) endless_positions = false;  // images have a fixed length
   if (spec.input.pixel_above) above = AlignedCopy(checkpoint.Tensor("above_embedding.weight"));
-  if (!spec.image()) return;
+  if (!spec.image() || spec.input.whole_pixels) return;
   first_value = AlignedCopy(checkpoint.Tensor("first_value.probability"));
   double sum = 0;
   bool valid = true;

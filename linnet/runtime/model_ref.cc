@@ -1,4 +1,5 @@
 #include "linnet/runtime/model_ref.h"
+#include "linnet/model/pixels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -397,6 +398,18 @@ class ModelRef::Network {
     return {from.begin(), from.end()};
   }
 
+  // The row of a token, or the sum of the rows of its colors.
+  Row EmbeddingOf(const std::string& name, int32_t token) const {
+    const size_t width = Size(spec_.input.value_embedding);
+    if (!spec_.input.whole_pixels) return RowOf(name, Size(token), width);
+    Row sum(width);
+    for (const size_t row : PixelRows(token)) {
+      const Row color = RowOf(name, row, width);
+      for (size_t i = 0; i < width; ++i) sum[i] += color[i];
+    }
+    return sum;
+  }
+
   Rows Embedded(const std::vector<int32_t>& tokens) {
     Rows x, stem;
     if (spec_.input.stem.channels > 0) {
@@ -404,19 +417,18 @@ class ModelRef::Network {
         return Linear(name, {row})[0];
       });
     }
-    const size_t width = Size(spec_.input.value_embedding);
     for (size_t t = 0; t < tokens.size(); ++t) {
-      x.push_back(RowOf(spec_.head.tied ? "predictor.weight" : "value_embedding.weight",
-                        Size(tokens[t]), width));
+      x.push_back(
+          EmbeddingOf(spec_.head.tied ? "predictor.weight" : "value_embedding.weight", tokens[t]));
       if (spec_.head.tied) {
         for (double& value : x[t]) value *= std::sqrt(static_cast<double>(spec_.stack.d_model));
       }
       if (spec_.input.pixel_above) {
-        const size_t row = Size(spec_.image()->RowBytes());
+        const size_t row = Size(spec_.RowTokens());
+        const int nothing = spec_.input.whole_pixels ? kBeginPixel : spec_.input.vocabulary;
         const Row above =
-            RowOf("above_embedding.weight",
-                  t + 1 < row ? Size(spec_.input.vocabulary) : Size(tokens[t + 1 - row]), width);
-        for (size_t i = 0; i < width; ++i) x[t][i] += above[i];
+            EmbeddingOf("above_embedding.weight", t + 1 < row ? nothing : tokens[t + 1 - row]);
+        for (size_t i = 0; i < above.size(); ++i) x[t][i] += above[i];
       }
       Place(t, x[t]);
     }

@@ -146,9 +146,9 @@ struct LINNET_HIDDEN Model::Packed {
   PackedMatrix input_projection = nullptr;           // of frames; in the predictor's precision
   AlignedBuffer<float> input_mean, input_deviation;  // of frames, [bands]; empty: none
 
-  AlignedBuffer<float> values;       // embeddings of tokens: [vocabulary, value_embedding]
+  AlignedBuffer<float> values;       // value_embedding.weight, or predictor.weight if it is tied
   AlignedBuffer<float> positions;    // [max_length, position_dims]
-  AlignedBuffer<float> above;        // above_embedding: [vocabulary + 1, value_embedding], or empty
+  AlignedBuffer<float> above;        // above_embedding.weight, or empty
   AlignedBuffer<float> first_value;  // distribution of an image's first byte, or empty
 
  private:

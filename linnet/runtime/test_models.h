@@ -51,6 +51,16 @@ inline ModelSpec GridImages() {
   return spec;
 }
 
+// Color images read by whole pixels, with pixel_above; longer than a block.
+inline ModelSpec PixelImages() {
+  ModelSpec spec = RaggedImages();
+  spec.input.whole_pixels = spec.input.pixel_above = true;
+  spec.input.vocabulary = kBeginPixel + 1;
+  spec.image()->channels = 3, spec.image()->width = 11, spec.image()->height = 20;
+  spec.input.max_length = 220;
+  return spec;
+}
+
 // Has more heads and hidden units than groups, but no position embedding and no final norm.
 // Sequences are longer than a block.
 inline ModelSpec LongCopy() {
@@ -204,6 +214,10 @@ inline const TestModel& Images() {
 }
 inline const TestModel& Grid() {
   static const TestModel model(GridImages());
+  return model;
+}
+inline const TestModel& Pixels() {
+  static const TestModel model(PixelImages());
   return model;
 }
 inline const TestModel& Wide() {

@@ -1,4 +1,5 @@
 #include "linnet/runtime/walker.h"
+#include "linnet/model/pixels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -119,19 +120,23 @@ class Walker {
   bool encodes() const { return &stack_ == &model_.encoder; }
   bool stems() const { return !model_.stem.colors.empty(); }
 
-  // The index in above_embedding of the byte above the next byte, which follows position t of the
-  // block. It is the last index if the next byte is in the image's first row.
-  size_t Above(size_t sequence, size_t t) const {
-    const size_t row_bytes = static_cast<size_t>(model_.spec.image()->RowBytes());
+  // The token one image row above the next one, which follows position t of the block. In the
+  // image's first row there is none; its embedding is that of Nothing(). (With whole_pixels, the
+  // token above the first pixel of the second row is the one that the model read first.)
+  int32_t Above(size_t sequence, size_t t) const {
+    const size_t row = static_cast<size_t>(model_.spec.RowTokens());
     const size_t next = block_.Position(sequence) + block_.ahead + t + 1;
-    if (next < row_bytes) return static_cast<size_t>(model_.spec.input.vocabulary);
-    const size_t at = next - row_bytes;
+    if (next < row) return Nothing();
+    const size_t at = next - row;
     if (at < block_.Position(sequence)) {
-      return static_cast<size_t>(
-          block_.recent[block_.Place(sequence) * block_.recent_stride + at % model_.layout->reach]);
+      return block_
+          .recent[block_.Place(sequence) * block_.recent_stride + at % model_.layout->reach];
     }
     const int32_t* token = block_.tokens + block_.Input(sequence) + t;
-    return static_cast<size_t>(token[1 - static_cast<ptrdiff_t>(row_bytes)]);
+    return token[1 - static_cast<ptrdiff_t>(row)];
+  }
+  int32_t Nothing() const {
+    return model_.spec.input.whole_pixels ? kBeginPixel : model_.spec.input.vocabulary;
   }
 
   void Embed() {
@@ -175,14 +180,18 @@ class Walker {
   // x = [e, pe[position]] or e + pe[position], with e = value_embedding[token], plus
   // above_embedding[the byte above the next byte] if the spec has pixel_above.
   void EmbedToken(size_t sequence, size_t t, float* x) const {
-    const size_t ve = model_.value_embedding;
-    const auto token = static_cast<size_t>(block_.tokens[block_.Input(sequence) + t]);
-    std::memcpy(x, model_.values.data() + token * ve, ve * sizeof(float));
-    if (model_.spec.input.pixel_above) {
-      const float* above = model_.above.data() + Above(sequence, t) * ve;
-      for (size_t i = 0; i < ve; ++i) x[i] += above[i];
-    }
+    std::fill_n(x, model_.value_embedding, 0.0f);
+    AddEmbedding(model_.values, block_.tokens[block_.Input(sequence) + t], x);
+    if (model_.spec.input.pixel_above) AddEmbedding(model_.above, Above(sequence, t), x);
     Place(block_.Position(sequence) + block_.ahead + t, x);
+  }
+  void AddEmbedding(const AlignedBuffer<float>& table, int32_t token, float* x) const {
+    const auto add = [&](size_t row) {
+      const float* from = table.data() + row * model_.value_embedding;
+      for (size_t i = 0; i < model_.value_embedding; ++i) x[i] += from[i];
+    };
+    if (!model_.spec.input.whole_pixels) return add(static_cast<size_t>(token));
+    for (const size_t row : PixelRows(token)) add(row);
   }
 
   // Appends the position embedding to the value embedding, or adds it.

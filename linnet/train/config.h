@@ -57,6 +57,7 @@ struct TrainConfig {
   int mixtures = 10;
   std::string positions = "sequence";
   bool pixel_above = false;
+  bool whole_pixels = false;
   int stem = 0;
 
   std::string data;
@@ -222,6 +223,9 @@ void VisitTaskFields(Config& c, const Visit& visit) {
         c.positions);
   visit("pixel_above", "images", "also give the network the byte above the predicted one",
         c.pixel_above);
+  visit("whole_pixels", "images",
+        "color images: a position reads a pixel, not a byte, and predicts all colors of the next",
+        c.whole_pixels);
   visit("stem", "images",
         "channels of two masked convolutions over the bytes above and to the left of the predicted "
         "one; 0: none",

@@ -42,7 +42,16 @@ class ImagesTask : public Task {
     ModelSpec spec = BaseSpec(config_);
     spec.part =
         ImageSpec{.width = train_.width, .height = train_.height, .channels = train_.channels};
-    spec.input.max_length = train_.width * train_.height * train_.channels - 1;
+    spec.input.max_length = static_cast<int>(train_.image_bytes()) - 1;
+    if (config_.whole_pixels) {
+      if (train_.channels != 3) {
+        throw InputError("--whole-pixels needs images in color, but those of ", train_.name,
+                         " are gray");
+      }
+      spec.input.whole_pixels = true;
+      spec.input.vocabulary = kBeginPixel + 1;
+      spec.input.max_length = train_.width * train_.height;
+    }
     spec.input.pixel_above = config_.pixel_above;
     spec.input.stem.channels = config_.stem;
     return spec;
@@ -53,13 +62,15 @@ class ImagesTask : public Task {
   }
 
   void Prepare(nn::Network& network) const override {
+    if (config_.whole_pixels) return;
     torch::NoGradGuard no_grad;
     dynamic_cast<nn::SequenceModelImpl&>(network).first_value.copy_(
         torch::tensor(FirstByteDistribution(train_)));
   }
 
   int64_t TokensPerStep() const override {
-    return config_.batch * static_cast<int64_t>(train_.image_bytes() - 1);
+    const auto bytes = static_cast<int64_t>(train_.image_bytes());
+    return config_.batch * (config_.whole_pixels ? bytes / 3 : bytes - 1);
   }
 
   StepLoss Loss(nn::Network& network, int64_t step, const Part& part) override {
@@ -132,6 +143,14 @@ class ImagesTask : public Task {
   static Tensor BitsPerDim(nn::Network& network, const Tensor& pixels) {
     const int64_t length = pixels.size(1) - 1;
     auto& model = dynamic_cast<nn::SequenceModelImpl&>(network);
+    if (network.spec().input.whole_pixels) {
+      const Tensor colors = pixels.unflatten(1, {-1, 3});
+      const Tensor read =
+          colors.select(2, 0) * 65536 + colors.select(2, 1) * 256 + colors.select(2, 2);
+      const Tensor tokens =
+          torch::constant_pad_nd(read.narrow(1, 0, read.size(1) - 1), {1, 0}, kBeginPixel);
+      return nn::PixelLogisticsNats(model.forward(tokens), colors).mean() / (3 * std::numbers::ln2);
+    }
     const Tensor logits = model.forward(pixels.narrow(1, 0, length));
     const Tensor nats = nn::MixtureOfLogisticsNats(logits, pixels.narrow(1, 1, length));
     return nats.mean() / std::numbers::ln2;

@@ -1,6 +1,7 @@
 #include "linnet/tasks/images/images.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <numbers>
@@ -8,6 +9,8 @@
 #include "linnet/base/thread_pool.h"
 #include "linnet/error.h"
 #include "linnet/kernels/mixture_of_logistics.h"
+#include "linnet/kernels/pixel_logistics.h"
+#include "linnet/model/pixels.h"
 #include "linnet/rng.h"
 #include "linnet/tasks/task.h"
 
@@ -20,7 +23,21 @@ size_t Pixels(const Model& model) {
   if (!spec.image()) {
     throw InputError(model.path(), ": a model of the task '", spec.task, "', not of images");
   }
-  return static_cast<size_t>(spec.input.max_length) + 1;
+  return static_cast<size_t>(spec.image()->Bytes());
+}
+
+// Bytes of a position: a byte, or the colors of a whole pixel.
+size_t Unit(const Model& model) { return model.spec().input.whole_pixels ? 3 : 1; }
+
+// Appends the tokens of the first bytes of an image.
+void AppendTokens(const Model& model, std::span<const uint8_t> bytes,
+                  std::vector<int32_t>& tokens) {
+  if (!model.spec().input.whole_pixels) {
+    tokens.insert(tokens.end(), bytes.begin(), bytes.end());
+    return;
+  }
+  tokens.push_back(kBeginPixel);
+  for (size_t i = 0; i < bytes.size(); i += 3) tokens.push_back(PixelToken(&bytes[i]));
 }
 
 // The number of images in `images`. Throws InputError unless it is whole and at least 1.
@@ -40,10 +57,10 @@ void CheckOptions(const SampleOptions& options) {
   }
 }
 
-// The random numbers for one byte of image `index`. They depend neither on the batch nor on how
-// many bytes of the image are given.
-Philox Draws(const SampleOptions& options, size_t index, size_t position) {
-  return Philox(options.seed, options.first_stream + index, position);
+// The random numbers for one byte or pixel of image `index`. They depend neither on the batch nor
+// on how many bytes of the image are given.
+Philox Draws(const SampleOptions& options, size_t index, size_t unit) {
+  return Philox(options.seed, options.first_stream + index, unit);
 }
 
 // Draws from `probability` by inversion of its cumulative sum, with u in [0, 1). Returns `last`
@@ -65,6 +82,14 @@ uint8_t DrawNext(std::span<const float> outputs, Philox draws, const SampleOptio
   const float u_mixture = draws.Uniform(), u_value = draws.Uniform();
   return kernels::SampleMixtureOfLogistics(outputs.size() / 3, outputs.data(), u_mixture, u_value,
                                            {options.temperature, options.reference_scale});
+}
+
+void DrawNextPixel(std::span<const float> outputs, Philox draws, const SampleOptions& options,
+                   uint8_t* rgb) {
+  std::array<float, 4> uniform;
+  for (float& u : uniform) u = draws.Uniform();
+  kernels::SamplePixel(outputs.size() / 10, outputs.data(), uniform,
+                       {options.temperature, options.reference_scale}, rgb);
 }
 
 // Throws InputError unless byte `position` exists and `outputs` has the right size: the head's
@@ -110,7 +135,7 @@ class EngineGenerator final : public Generator {
 
   void Draw(std::span<uint8_t> images, size_t known, const LogisticsDraws& draws) override {
     const size_t pixels = Pixels(model()), count = images.size() / pixels;
-    const size_t outputs = engine_.output_size();
+    const size_t outputs = engine_.output_size(), unit = Unit(model());
     if (known == pixels || count == 0) return;
     const SampleOptions options{.seed = draws.seed,
                                 .first_stream = draws.first_stream,
@@ -118,27 +143,31 @@ class EngineGenerator final : public Generator {
                                 .reference_scale = draws.reference_scale};
     head_.resize(std::max(head_.size(), count * outputs));
     const std::span<float> out = std::span(head_).first(count * outputs);
-    tokens_.resize(count * known);
+    tokens_.clear();
     for (size_t i = 0; i < count; ++i) {
-      std::copy_n(images.subspan(i * pixels).begin(), known,
-                  tokens_.begin() + static_cast<ptrdiff_t>(i * known));
+      AppendTokens(model(), images.subspan(i * pixels, known), tokens_);
     }
     Renew(engine_, count, state_);
-    engine_.Prefix(state_, tokens_, known, out);
+    engine_.Prefix(state_, tokens_, tokens_.size() / count, out);
     tokens_.resize(count);
-    for (size_t p = known; p < pixels; ++p) {
+    for (size_t p = known; p < pixels; p += unit) {
       const auto draw = [&](size_t begin, size_t end) {
         for (size_t i = begin; i < end; ++i) {
-          const uint8_t byte =
-              DrawNext(out.subspan(i * outputs, outputs), Draws(options, i, p), options);
-          images[i * pixels + p] = byte;
-          tokens_[i] = byte;
+          uint8_t* to = &images[i * pixels + p];
+          const Philox draws = Draws(options, i, p / unit);
+          const std::span<float> from = out.subspan(i * outputs, outputs);
+          if (unit == 1) {
+            tokens_[i] = *to = DrawNext(from, draws, options);
+          } else {
+            DrawNextPixel(from, draws, options, to);
+            tokens_[i] = PixelToken(to);
+          }
         }
       };
       // For few images, drawing is faster than waking another thread.
       constexpr size_t kMany = 16;
       count < kMany ? draw(0, count) : engine_.pool().For(count, draw);
-      if (p + 1 < pixels) engine_.Step(state_, tokens_, out);
+      if (p + unit < pixels) engine_.Step(state_, tokens_, out);
     }
   }
 
@@ -178,10 +207,11 @@ std::vector<uint8_t> SampleImages(Generator& generator, size_t count,
   CheckOptions(options);
   if (count > PTRDIFF_MAX / pixels) throw InputError("memory cannot hold ", count, " images");
   std::vector<uint8_t> images(count * pixels);
-  for (size_t i = 0; i < count; ++i) {
-    images[i * pixels] = DrawFirst(generator.model().first_value(), Draws(options, i, 0).Uniform());
+  const std::span<const float> first = generator.model().first_value();
+  for (size_t i = 0; i < count && !first.empty(); ++i) {
+    images[i * pixels] = DrawFirst(first, Draws(options, i, 0).Uniform());
   }
-  Continue(generator, images, 1, options);
+  Continue(generator, images, first.empty() ? 0 : 1, options);
   return images;
 }
 
@@ -197,6 +227,10 @@ std::vector<uint8_t> CompleteImages(Generator& generator, std::span<const uint8_
   if (known < 1 || known > pixels) {
     throw InputError("between 1 and ", pixels, " bytes of an image can be given; got ", known);
   }
+  if (known % Unit(generator.model()) != 0) {
+    throw InputError(generator.model().path(), ": reads whole pixels of 3 bytes; ", known,
+                     " bytes cannot be given");
+  }
   std::vector<uint8_t> completed(images.begin(), images.end());
   Continue(generator, completed, known, options);
   return completed;
@@ -207,8 +241,20 @@ std::vector<uint8_t> CompleteImages(Engine& engine, std::span<const uint8_t> ima
   return CompleteImages(*MakeGenerator(engine, options.batch), images, known, options);
 }
 
+namespace {
+
+// Throws InputError for a model that reads whole pixels.
+void CheckReadsBytes(const Model& model) {
+  if (model.spec().input.whole_pixels) {
+    throw InputError(model.path(), ": reads whole pixels; it draws no single bytes");
+  }
+}
+
+}  // namespace
+
 uint8_t DrawByte(const Model& model, std::span<const float> outputs, size_t image, size_t position,
                  const SampleOptions& options) {
+  CheckReadsBytes(model);
   CheckOutputs(model, outputs, position);
   CheckOptions(options);
   Philox draws = Draws(options, image, position);
@@ -217,6 +263,7 @@ uint8_t DrawByte(const Model& model, std::span<const float> outputs, size_t imag
 }
 
 double ByteNats(const Model& model, std::span<const float> outputs, uint8_t byte, size_t position) {
+  CheckReadsBytes(model);
   CheckOutputs(model, outputs, position);
   if (position == 0) return std::abs(std::log(static_cast<double>(model.first_value()[byte])));
   float nats = 0;
@@ -225,10 +272,30 @@ double ByteNats(const Model& model, std::span<const float> outputs, uint8_t byte
   return nats;
 }
 
+std::array<uint8_t, 3> DrawPixel(const Model& model, std::span<const float> outputs, size_t image,
+                                 size_t pixel, const SampleOptions& options) {
+  if (!model.spec().input.whole_pixels) {
+    throw InputError(model.path(), ": does not read whole pixels; it draws single bytes");
+  }
+  if (pixel >= Pixels(model) / 3) {
+    throw InputError("there is no pixel ", pixel, " in an image of ", Pixels(model) / 3, " pixels");
+  }
+  if (outputs.size() != static_cast<size_t>(model.spec().OutputSize())) {
+    throw InputError("a pixel is drawn from ", model.spec().OutputSize(), " outputs; got ",
+                     outputs.size());
+  }
+  CheckOptions(options);
+  std::array<uint8_t, 3> rgb = {};
+  DrawNextPixel(outputs, Draws(options, image, pixel), options, rgb.data());
+  return rgb;
+}
+
 BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
                             const SampleOptions& options) {
-  const size_t total = Count(engine.model(), images), pixels = Pixels(engine.model());
-  const size_t length = pixels - 1;  // predicted bytes of an image
+  const Model& model = engine.model();
+  const size_t total = Count(model, images), pixels = Pixels(model), unit = Unit(model);
+  const size_t skipped = model.first_value().empty() ? 0 : 1;  // bytes that are not predicted
+  const size_t length = pixels - skipped, positions = length / unit;
   CheckOptions(options);
   const size_t outputs = engine.output_size();
   const auto parallel_for = [&](size_t n, RangeBody body) { engine.pool().For(n, body); };
@@ -240,20 +307,28 @@ BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
   std::vector<uint8_t> targets;
   std::vector<float> head, nats;
   ForBatches(total, options, [&](size_t first, size_t count) {
-    const size_t rows = count * length;
+    const size_t rows = count * positions;
     tokens.clear();
     targets.clear();
     for (size_t i = 0; i < count; ++i) {
       const auto image = images.subspan((first + i) * pixels, pixels);
-      tokens.insert(tokens.end(), image.begin(), image.end() - 1);
-      targets.insert(targets.end(), image.begin() + 1, image.end());
+      AppendTokens(model, image.first(pixels - unit), tokens);
+      targets.insert(targets.end(), image.begin() + static_cast<ptrdiff_t>(skipped), image.end());
     }
     head.resize(rows * outputs);
-    nats.resize(rows);
+    nats.resize(rows * unit);
     Renew(engine, count, state);
-    engine.Prefix(state, tokens, length, head);
-    kernels::MixtureOfLogistics(rows, outputs / 3, head.data(), targets.data(),
-                                {.nats = nats.data()}, parallel_for);
+    engine.Prefix(state, tokens, positions, head);
+    if (unit == 1) {
+      kernels::MixtureOfLogistics(rows, outputs / 3, head.data(), targets.data(),
+                                  {.nats = nats.data()}, parallel_for);
+    } else {
+      parallel_for(rows, [&](size_t begin, size_t end) {
+        for (size_t r = begin; r < end; ++r) {
+          kernels::PixelNats(outputs / 10, &head[r * outputs], &targets[3 * r], &nats[3 * r]);
+        }
+      });
+    }
     for (size_t i = 0; i < count; ++i) {
       double sum = 0;
       for (size_t t = 0; t < length; ++t) {

@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <numbers>
 #include <set>
 
 #include "linnet/engine.h"
 #include "linnet/kernels/mixture_of_logistics_ref.h"
+#include "linnet/kernels/pixel_logistics.h"
 #include "linnet/runtime/test_models.h"
 
 namespace linnet {
@@ -99,6 +101,54 @@ TEST(Images, BitsPerDimMatchesTheReference) {
   ASSERT_EQ(result.byte.size(), byte.size());
   for (size_t t = 0; t < byte.size(); ++t) EXPECT_NEAR(result.byte[t], byte[t], 1e-3) << t;
   EXPECT_EQ(BitsPerDim(engine, images).image, result.image);
+}
+
+TEST(Images, WholePixels) {
+  Engine engine(Pixels().model, {.threads = 2});
+  const size_t bytes = 660, count = 3;
+  const std::vector<uint8_t> images = SampleImages(engine, count, {.seed = 4});
+  ASSERT_EQ(images.size(), count * bytes);
+  EXPECT_GT(std::set<uint8_t>(images.begin(), images.end()).size(), 100u);
+  EXPECT_EQ(SampleImages(engine, count, {.seed = 4, .batch = 1}), images);
+  for (size_t known : {3, 330, 660}) {
+    std::vector<uint8_t> cut = images;
+    for (size_t i = 0; i < cut.size(); ++i) cut[i] = i % bytes < known ? cut[i] : 0;
+    EXPECT_EQ(CompleteImages(engine, cut, known, {.seed = 4}), images) << known;
+  }
+  EXPECT_TRUE(Contains(ErrorOf([&] { CompleteImages(engine, images, 4, {}); }), "whole pixels"));
+
+  // By steps: the same pixels, and their bits.
+  Tokens tokens = {kBeginPixel};
+  for (size_t i = 0; i + 3 < bytes; i += 3) {
+    tokens.push_back(images[i] << 16 | images[i + 1] << 8 | images[i + 2]);
+  }
+  const std::vector<Doubles> outputs = Pixels().Outputs(tokens);
+  double nats = 0;
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    const Floats row(outputs[t].begin(), outputs[t].end());
+    float each[3];
+    kernels::PixelNats(3, row.data(), &images[3 * t], each);
+    for (float one : each) nats += one;
+  }
+  const BitsPerDimResult bits = BitsPerDim(engine, images);
+  EXPECT_EQ(bits.byte.size(), bytes);
+  EXPECT_NEAR(bits.image[0], nats / static_cast<double>(bytes) / std::numbers::ln2, 1e-3);
+
+  State state = engine.NewState(1);
+  Floats out(engine.output_size());
+  int32_t token = kBeginPixel;
+  for (size_t pixel = 0; pixel < 30; ++pixel) {
+    engine.Step(state, std::array<int32_t, 1>{token}, out);
+    const std::array<uint8_t, 3> rgb = DrawPixel(*Pixels().model, out, 0, pixel, {.seed = 4});
+    ASSERT_TRUE(std::equal(rgb.begin(), rgb.end(), &images[3 * pixel])) << pixel;
+    token = rgb[0] << 16 | rgb[1] << 8 | rgb[2];
+  }
+  const auto single = [&] { DrawByte(*Pixels().model, out, 0, 1); };
+  EXPECT_TRUE(Contains(ErrorOf(single), "whole pixels"));
+  const auto whole = [] { DrawPixel(*Images().model, Floats(9), 0, 0); };
+  EXPECT_TRUE(Contains(ErrorOf(whole), "single bytes"));
+  const auto outside = [&] { DrawPixel(*Pixels().model, out, 0, 220); };
+  EXPECT_TRUE(Contains(ErrorOf(outside), "no pixel 220"));
 }
 
 TEST(Images, RefusesInvalidArguments) {

@@ -14,14 +14,17 @@
 namespace linnet {
 namespace {
 
-// Averages `bytes` over each row of the image. `bytes` has one value for each byte of an image
-// except the first byte.
+// Averages `bytes` over each row of the image. `bytes` has one value for each byte of an image,
+// except perhaps the first.
 std::vector<double> ByRow(const std::vector<double>& bytes, const ImageSet& images) {
   const auto height = static_cast<size_t>(images.height);
   const size_t width = images.image_bytes() / height;  // bytes per row
   std::vector<double> rows(height);
-  for (size_t i = 0; i < bytes.size(); ++i) rows[(i + 1) / width] += bytes[i];
-  for (size_t r = 0; r < rows.size(); ++r) rows[r] /= static_cast<double>(width - (r == 0 ? 1 : 0));
+  const size_t skipped = images.image_bytes() - bytes.size();
+  for (size_t i = 0; i < bytes.size(); ++i) rows[(i + skipped) / width] += bytes[i];
+  for (size_t r = 0; r < rows.size(); ++r) {
+    rows[r] /= static_cast<double>(width - (r == 0 ? skipped : 0));
+  }
   return rows;
 }
 

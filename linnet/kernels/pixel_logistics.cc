@@ -1,0 +1,78 @@
+#include "linnet/kernels/pixel_logistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+// In double precision and not vectorized: a position of an image has one pixel, whose arithmetic is
+// small beside that of the network.
+namespace linnet::kernels {
+namespace {
+
+double Value(uint8_t byte) { return byte / 127.5 - 1; }
+
+// The means of component i, for given values of the colors before.
+double Mean(size_t mixtures, const float* outputs, size_t i, size_t color, const uint8_t* rgb) {
+  const auto coefficient = [&](size_t c) {
+    return std::tanh(double{outputs[(7 + c) * mixtures + i]});
+  };
+  const double mean = outputs[(1 + color) * mixtures + i];
+  if (color == 0) return mean;
+  if (color == 1) return mean + coefficient(0) * Value(rgb[0]);
+  return mean + coefficient(1) * Value(rgb[0]) + coefficient(2) * Value(rgb[1]);
+}
+
+double LogScale(size_t mixtures, const float* outputs, size_t i, size_t color) {
+  return outputs[(4 + color) * mixtures + i];
+}
+
+// ln sigmoid(x)
+double LogSigmoid(double x) { return std::min(x, 0.0) - std::log1p(std::exp(-std::abs(x))); }
+
+// ln P_i(byte): the three factors of mixture_of_logistics.h.
+double LogProbability(uint8_t byte, double mean, double log_scale) {
+  const double inverse = std::exp(-std::clamp<double>(log_scale, kMinLogScale, kMaxLogScale));
+  const double center = Value(byte) - mean;
+  const double plus = (center + 1.0 / 255) * inverse, minus = (center - 1.0 / 255) * inverse;
+  double log = 0;
+  if (byte != 255) log += LogSigmoid(plus);
+  if (byte != 0) log += LogSigmoid(-minus);
+  if (byte != 0 && byte != 255) log += std::log(-std::expm1(-2.0 / 255 * inverse));
+  return log;
+}
+
+double LogSum(const std::vector<double>& logs) {
+  const double max = *std::max_element(logs.begin(), logs.end());
+  if (!std::isfinite(max)) return max;
+  double sum = 0;
+  for (double log : logs) sum += std::exp(log - max);
+  return max + std::log(sum);
+}
+
+}  // namespace
+
+void PixelNats(size_t mixtures, const float* outputs, const uint8_t* rgb, float* nats) {
+  std::vector<double> logs(outputs, outputs + mixtures);
+  double before = LogSum(logs);
+  for (size_t color = 0; color < 3; ++color) {
+    for (size_t i = 0; i < mixtures; ++i) {
+      logs[i] += LogProbability(rgb[color], Mean(mixtures, outputs, i, color, rgb),
+                                LogScale(mixtures, outputs, i, color));
+    }
+    const double after = LogSum(logs);
+    nats[color] = static_cast<float>(before - after);
+    before = after;
+  }
+}
+
+void SamplePixel(size_t mixtures, const float* outputs, const std::array<float, 4>& uniform,
+                 const LogisticsSamplerOptions& options, uint8_t* rgb) {
+  const size_t chosen = ChooseComponent(mixtures, outputs, uniform[0], options.temperature);
+  for (size_t color = 0; color < 3; ++color) {
+    rgb[color] =
+        DrawLogistic(Mean(mixtures, outputs, chosen, color, rgb),
+                     LogScale(mixtures, outputs, chosen, color), uniform[1 + color], options);
+  }
+}
+
+}  // namespace linnet::kernels
