@@ -536,6 +536,30 @@ class TrainTest(unittest.TestCase):
         state.write_bytes(state.read_bytes()[:-7])
         self.assert_refused(self.train("copy", "--resume", "--out", out), "state.safetensors")
 
+    def test_whole_pixels(self):
+        """The engine has the training's bits/dim; images are drawn and completed."""
+        data, out, rng = self.dir / "color", self.dir / "run", random.Random(6)
+        data.mkdir()
+        for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]:
+            (data / name).write_bytes(b"".join(bytes([3]) + rng.randbytes(3072) for _ in range(2)))
+        args = ["images", *TINY, "--whole-pixels", "--data", data]
+        self.run_ok(*args, "--pixel-above", "--batch", "2", "--steps", "2", "--out", out)
+        def run(*more):
+            result = subprocess.run([BIN / "linnet", *map(str, more), "--json"], capture_output=True, text=True,
+                                    timeout=300)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return json.loads(result.stdout)
+        evaluated = run("eval", out, "--data", data)
+        self.assertAlmostEqual(evaluated["bits_per_dim"], records(out)[-1]["validation_bits_per_dim"], places=3)
+        self.assertEqual(len(evaluated["bits_per_dim_by_row"]), 32)
+        self.assertEqual(run("complete", out, "--data", data, "--count", 2, "--out", self.dir / "c.png")["images"], 2)
+        self.assert_refused(self.train(*args, "--stem", "2", "--out", self.dir / "x"), "no stem")
+        mnist = self.dir / "mnist"
+        mnist.mkdir()
+        tiny_mnist(mnist)
+        gray = self.train("images", *TINY, "--whole-pixels", "--data", mnist, "--out", self.dir / "x")
+        self.assert_refused(gray, "--whole-pixels", "gray")
+
     def test_bad_images(self):
         mnist, out = self.dir / "mnist", self.dir / "run"
         mnist.mkdir()

@@ -349,8 +349,8 @@ LINNET_API int linnet_complete_images(linnet_engine* engine, const uint8_t* imag
 /* For programs that show an image while it is drawn. Draws byte `position` of image `image`, from
  * the outputs of linnet_step() for the byte before it; at position 0, outputs is NULL. From the
  * same outputs, linnet_sample_images() draws the same byte. The options batch and progress have no
- * effect. LINNET_ERROR_INPUT: not an image model, a position outside the image, or an option out of
- * range. */
+ * effect. LINNET_ERROR_INPUT: not an image model or one that reads whole pixels, a position outside
+ * the image, or an option out of range. */
 LINNET_API int linnet_draw_byte(const linnet_model* model, const float* outputs, size_t image,
                                 size_t position, const linnet_image_options* options,
                                 uint8_t* byte);
@@ -359,8 +359,8 @@ LINNET_API int linnet_draw_byte(const linnet_model* model, const float* outputs,
 LINNET_API int linnet_byte_nats(const linnet_model* model, const float* outputs, uint8_t byte,
                                 size_t position, double* nats);
 /* Bits per byte of `count` >= 1 images: the mean of -log2 p over all bytes of an image except the
- * first, with p the probability of a byte given all bytes before it. *mean: the mean over all
- * images. each [count]: receives the value of every image; or NULL. Of the options, only batch and
+ * first, with p the probability of a byte given all bytes before it. (If the model reads whole
+ * pixels, the first counts too.) *mean: the mean over all images. each [count]: receives the value of every image; or NULL. Of the options, only batch and
  * progress have an effect. */
 LINNET_API int linnet_bits_per_dim(linnet_engine* engine, const uint8_t* images, size_t count,
                                    const linnet_image_options* options, double* mean, double* each);

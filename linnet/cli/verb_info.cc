@@ -122,11 +122,13 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
     if (spec.encoder_decoder()) line("network", "an encoder and a decoder, each as follows");
     PrintTransformer(spec);
   }
-  line("head", spec.logistics() ? StrCat("mixture of ", spec.head.mixtures, " logistics")
-                                : StrCat(spec.head.classes, " classes"));
+  const char* each = spec.input.whole_pixels ? "pixel" : "byte";
+  line("head", spec.logistics()
+                   ? StrCat("mixture of ", spec.head.mixtures, " logistics of a ", each)
+                   : StrCat(spec.head.classes, " classes"));
   line("positions", spec.input.max_length,
        spec.input.positions == Positions::kGrid ? ", also encoded by row and column" : "",
-       spec.input.pixel_above ? "; the byte above the next one is an input" : "");
+       spec.input.pixel_above ? StrCat("; the ", each, " above the next one is an input") : "");
   if (const StemSpec& stem = spec.input.stem; stem.channels > 0) {
     line("stem", "convolutions over ", stem.rows, " x ", stem.columns, " pixels to ", stem.channels,
          " channels, and over ", stem.second_rows, " x ", stem.second_columns);
