@@ -35,7 +35,8 @@ struct SampleOptions {
 };
 
 // Draws `count` new images, [count, height, width, channels]. First bytes are drawn from
-// Model::first_value(), unless the model reads whole pixels. Throws InputError for a model of another task.
+// Model::first_value(), unless the model reads whole pixels. Throws InputError for a model of
+// another task.
 LINNET_API std::vector<uint8_t> SampleImages(Engine& engine, size_t count,
                                              const SampleOptions& options = {});
 

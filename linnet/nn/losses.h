@@ -15,7 +15,8 @@ namespace linnet::nn {
 // probability F(x + 1/255) - F(x - 1/255); the bins of bytes 0 and 255 extend to infinity.
 torch::Tensor MixtureOfLogisticsNats(const torch::Tensor& logits, const torch::Tensor& bytes);
 
-// -log p(pixel) in nats: logits [..., 10K], int64 bytes [..., 3] -> [...] (ops/mixture_of_logistics.h).
+// -log p(pixel) in nats: logits [..., 10K] as in kernels/pixel_logistics.h, int64 bytes [..., 3] ->
+// [...].
 torch::Tensor PixelLogisticsNats(const torch::Tensor& logits, const torch::Tensor& bytes);
 
 // -log softmax(logits)[target] in nats: logits [R, C], int64 targets [R] -> [R].

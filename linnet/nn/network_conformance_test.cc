@@ -90,8 +90,8 @@ class Networks : public testing::TestWithParam<MixerCase> {
 INSTANTIATE_TEST_SUITE_P(Mixers, Networks, testing::ValuesIn(MixerCases()),
                          [](const auto& info) { return info.param.name; });
 
-// Images as bytes and as whole pixels: whole batches, single sequences and steps of a restored model
-// agree, and outputs are causal.
+// Images as bytes and as whole pixels: whole batches, single sequences and steps of a restored
+// model agree, and outputs are causal.
 class ImageNetworks : public Networks {
  protected:
   void Check(const ModelSpec& spec, const Tensor& tokens);

@@ -30,8 +30,8 @@ class Generator {
   virtual size_t batch() const = 0;
   // Keeps the first `known` bytes of each image and draws the others: images [count, bytes] with
   // count <= batch(). known >= 1, or for models that read whole pixels a multiple of 3. Byte p (or
-  // pixel p) of image i is drawn with the first two (four) numbers of Philox(seed, first_stream + i,
-  // p), so draws do not depend on the other images.
+  // pixel p) of image i is drawn with the first two (four) numbers of
+  // Philox(seed, first_stream + i, p), so draws do not depend on the other images.
   virtual void Draw(std::span<uint8_t> images, size_t known, const LogisticsDraws& draws) = 0;
 };
 
