@@ -1,5 +1,6 @@
 // Mixture of K logistics over the three colors of a pixel, as in PixelCNN++ (Salimans et al.,
-// 2017): negative log-likelihood and sampler. The mean of green depends on red, that of blue on both.
+// 2017): negative log-likelihood and sampler. The mean of green depends on red, that of blue on
+// both.
 //
 //   float nats[3];
 //   PixelNats(/*mixtures=*/10, outputs, rgb, nats);                     // of each color
