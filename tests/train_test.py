@@ -543,7 +543,7 @@ class TrainTest(unittest.TestCase):
         for name in [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"]:
             (data / name).write_bytes(b"".join(bytes([3]) + rng.randbytes(3072) for _ in range(2)))
         args = ["images", *TINY, "--whole-pixels", "--data", data]
-        self.run_ok(*args, "--pixel-above", "--batch", "2", "--steps", "2", "--out", out)
+        self.run_ok(*args, "--pixel-above", "--stem", "3", "--batch", "2", "--steps", "2", "--out", out)
         def run(*more):
             result = subprocess.run([BIN / "linnet", *map(str, more), "--json"], capture_output=True, text=True,
                                     timeout=300)
@@ -553,7 +553,8 @@ class TrainTest(unittest.TestCase):
         self.assertAlmostEqual(evaluated["bits_per_dim"], records(out)[-1]["validation_bits_per_dim"], places=3)
         self.assertEqual(len(evaluated["bits_per_dim_by_row"]), 32)
         self.assertEqual(run("complete", out, "--data", data, "--count", 2, "--out", self.dir / "c.png")["images"], 2)
-        self.assert_refused(self.train(*args, "--stem", "2", "--out", self.dir / "x"), "no stem")
+        grid = self.train(*args, "--positions", "grid", "--out", self.dir / "x")
+        self.assert_refused(grid, "sequence positions")
         mnist = self.dir / "mnist"
         mnist.mkdir()
         tiny_mnist(mnist)

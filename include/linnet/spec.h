@@ -125,6 +125,10 @@ enum class BandNorm : uint8_t { kUtterance, kCorpus };
 // and W_k g[n] + b_k is added to the embedding at position t. Each color has its own weights. u and
 // g are in raster order. Bytes and features outside the image are zeros, and so is h[0], which no
 // position computes.
+//
+// With whole_pixels, position t predicts pixel n = t. u[n] are the three colors of each pixel before
+// pixel n in the window, g[n] the features of pixels m <= n; there is one set of weights (k = 0), and
+// h[0] is computed like the others.
 struct StemSpec {
   int channels = 0;  // of h; 0: no stem
   int rows = 4, columns = 7;
@@ -254,8 +258,9 @@ struct LINNET_API ModelSpec {
   int OutputSize() const {
     return logistics() ? (input.whole_pixels ? 10 : 3) * head.mixtures : head.classes;
   }
-  // Tokens of a row of an image.
-  int RowTokens() const { return input.whole_pixels ? image()->width : image()->RowBytes(); }
+  // Tokens of a pixel, and of a row of an image.
+  int PixelTokens() const { return input.whole_pixels ? 1 : image()->channels; }
+  int RowTokens() const { return image()->width * PixelTokens(); }
   // Dimensions of the position embedding.
   int PositionDims() const {
     return input.positions == Positions::kAdded ? stack.d_model

@@ -229,7 +229,7 @@ TEST(ModelSpec, WholePixelsAreForColor) {
   refuses("three colors", [](ModelSpec& s) { s.image()->channels = 1; });
   refuses("16777217", [](ModelSpec& s) { s.input.vocabulary = 256; });
   refuses("must be max_length", [](ModelSpec& s) { s.input.max_length = 35; });
-  refuses("no stem", [](ModelSpec& s) { s.input.stem.channels = 4; });
+  refuses("sequence positions", [](ModelSpec& s) { s.input.positions = Positions::kGrid; });
   EXPECT_EQ(ToJson(TinyImages()).find("whole_pixels"), std::string::npos);
 }
 

@@ -393,8 +393,7 @@ class Validator {
               "whole_pixels is for images of three colors");
       Require(input.vocabulary == kBeginPixel + 1, "vocabulary is ", input.vocabulary,
               "; for whole_pixels it is ", kBeginPixel + 1);
-      Require(input.positions == Positions::kSequence && input.stem.channels == 0,
-              "whole_pixels needs sequence positions and no stem");
+      Require(input.positions == Positions::kSequence, "whole_pixels needs sequence positions");
     } else {
       InRange("vocabulary", input.vocabulary, 2, 1 << 20);
     }
@@ -631,7 +630,7 @@ class Table {
       Add("above_embedding.weight",
           {input.whole_pixels ? kPixelRows : input.vocabulary + 1, input.value_embedding});
     }
-    if (input.stem.channels > 0) Stem(spec_.image()->channels);
+    if (input.stem.channels > 0) Stem(spec_.PixelTokens());
     if (input.norm) Norm("embedding_norm");
     if (spec_.encoder_decoder()) {
       Stack("encoder", /*decoder=*/false);
@@ -660,7 +659,7 @@ class Table {
   void Stem(int colors) {
     for (int k = 0; k < colors; ++k) {
       const int channels = spec_.input.stem.channels;
-      Linear(StemFeaturesName(k), channels, StemBytes(spec_).Inputs(k));
+      Linear(StemFeaturesName(k), channels, StemInputs(spec_, k));
       Linear(StemOutputName(k), d_, int64_t{channels} * StemFeatures(spec_).Inputs(k));
     }
   }

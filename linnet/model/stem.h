@@ -3,6 +3,9 @@
 //
 //   const StemWindow bytes = StemBytes(spec);            // of the first convolution
 //   bytes.ForEach(n, [&](int64_t m) { in.push_back(m < 0 ? 0 : Value(m)); });
+//
+// "Byte" means token here: with whole_pixels it is a pixel, an image has one color, and a pixel is
+// three inputs of the first convolution.
 #ifndef LINNET_MODEL_STEM_H_
 #define LINNET_MODEL_STEM_H_
 
@@ -59,13 +62,20 @@ struct StemWindow {
 // The window of the first convolution.
 inline StemWindow StemBytes(const ModelSpec& spec) {
   const StemSpec& stem = spec.input.stem;
-  return {stem.rows, stem.columns, spec.image()->width, spec.image()->channels, false};
+  return {stem.rows, stem.columns, spec.image()->width, spec.PixelTokens(), false};
 }
 // The window of the second convolution.
 inline StemWindow StemFeatures(const ModelSpec& spec) {
   const StemSpec& stem = spec.input.stem;
-  return {stem.second_rows, stem.second_columns, spec.image()->width, spec.image()->channels, true};
+  return {stem.second_rows, stem.second_columns, spec.image()->width, spec.PixelTokens(), true};
 }
+// Numbers that a token is for the first convolution, and the inputs of its color k.
+inline int StemValues(const ModelSpec& spec) { return spec.input.whole_pixels ? 3 : 1; }
+inline int StemInputs(const ModelSpec& spec, int k) {
+  return StemBytes(spec).Inputs(k) * StemValues(spec);
+}
+// Position of the token of byte 0: a model that reads whole pixels first reads kBeginPixel.
+inline int StemFirst(const ModelSpec& spec) { return spec.input.whole_pixels ? 1 : 0; }
 
 // The input of the first convolution for a byte; exact in bf16. Bytes outside the image give 0.
 inline float StemInput(int32_t byte) { return static_cast<float>(byte) / 128 - 1; }

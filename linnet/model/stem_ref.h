@@ -24,11 +24,14 @@ inline std::vector<std::vector<double>> StemRef(const ModelSpec& spec,
                                                 const std::vector<int32_t>& tokens,
                                                 const StemProduct& product) {
   const StemSpec& stem = spec.input.stem;
-  const int width = spec.image()->width, colors = spec.image()->channels;
+  const bool pixels = spec.input.whole_pixels;
+  const int width = spec.image()->width, colors = pixels ? 1 : spec.image()->channels;
   const auto channels = static_cast<size_t>(stem.channels);
-  // features[n] is h[n] of StemSpec; h[0] is zeros.
-  std::vector<std::vector<double>> features = {std::vector<double>(channels)}, out;
-  for (int n = 1; n <= static_cast<int>(tokens.size()); ++n) {
+  // features[n] is h[n] of StemSpec; h[0] of bytes is zeros.
+  std::vector<std::vector<double>> features, out;
+  if (!pixels) features.emplace_back(channels);
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    const int n = static_cast<int>(t) + (pixels ? 0 : 1);
     const int k = n % colors, x = n / colors % width, y = n / colors / width;
     const auto at = [&](int row, int column, int color) {
       return (row * width + column) * colors + color;
@@ -39,6 +42,13 @@ inline std::vector<std::vector<double>> StemRef(const ModelSpec& spec,
         for (int color = 0; color < colors; ++color) {
           if (row == y && (column > x || (column == x && color >= k))) continue;
           const bool inside = row >= 0 && column >= 0 && column < width;
+          if (pixels) {
+            const int token = inside ? tokens[static_cast<size_t>(at(row, column, 0)) + 1] : 0;
+            for (const int byte : {token / 65536, token / 256 % 256, token % 256}) {
+              bytes.push_back(inside ? byte / 128.0 - 1 : 0);
+            }
+            continue;
+          }
           bytes.push_back(inside ? tokens[static_cast<size_t>(at(row, column, color))] / 128.0 - 1
                                  : 0);
         }

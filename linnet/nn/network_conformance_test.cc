@@ -116,6 +116,7 @@ TEST_P(ImageNetworks, WholePixelsMatchTheReferenceInEveryForm) {
   ModelSpec spec = Pixels(GetParam().spec);
   Check(spec, tokens);
   spec.part = ImageSpec{.width = 23, .height = 1, .channels = 3};
+  spec.input.stem = {.channels = 3};
   Check(spec, tokens);
 }
 

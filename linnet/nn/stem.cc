@@ -31,14 +31,18 @@ Tensor Window(const StemWindow& window, int64_t n, int64_t last, const Tensor& v
 }  // namespace
 
 StemImpl::StemImpl(const ModelSpec& spec)
-    : bytes_(StemBytes(spec)), second_(StemFeatures(spec)), channels_(spec.input.stem.channels) {
+    : bytes_(StemBytes(spec)),
+      second_(StemFeatures(spec)),
+      values_(StemValues(spec)),
+      first_(StemFirst(spec)),
+      channels_(spec.input.stem.channels) {
   const auto add = [&](Weights& weights, const char* name, int64_t in, int64_t out) {
     const std::string full = StrCat(name, ".", weights.size());
     weights.emplace_back(in, out);
     RegisterAt(*this, full, weights.back().ptr());
   };
   for (int k = 0; k < bytes_.colors; ++k) {
-    add(features_, "features", bytes_.Inputs(k), channels_);
+    add(features_, "features", StemInputs(spec, k), channels_);
     add(output_, "output", channels_ * second_.Inputs(k), spec.stack.d_model);
   }
 }
@@ -66,32 +70,45 @@ Tensor StemImpl::Convolve(const Tensor& image, const StemWindow& window, const W
                        /*dilation=*/{1, 1}, groups);
 }
 
+Tensor StemImpl::Values(const Tensor& tokens) const {
+  const auto scaled = [&](const Tensor& byte) {
+    return byte.to(features_[0]->weight.scalar_type()) / 128 - 1;
+  };
+  if (values_ == 1) return scaled(tokens).unsqueeze(-1);
+  std::vector<Tensor> colors;
+  for (const int shift : {16, 8, 0}) {
+    colors.push_back(scaled(tokens.bitwise_right_shift(shift).bitwise_and(255)));
+  }
+  return torch::stack(colors, -1);
+}
+
 Tensor StemImpl::forward(const Tensor& tokens) {
   const int64_t length = tokens.size(1), row_bytes = int64_t{bytes_.width} * bytes_.colors;
-  const int64_t rows = (length + row_bytes) / row_bytes;  // up to the row of byte `length`
-  const Tensor bytes = tokens.to(features_[0]->weight.scalar_type()) / 128 - 1;
-  const Tensor image = torch::constant_pad_nd(bytes, {0, rows * row_bytes - length})
-                           .view({-1, rows, bytes_.width, bytes_.colors})
+  const int64_t given = length - first_;                           // bytes
+  const int64_t rows = (length - first_ + row_bytes) / row_bytes;  // up to the last one's successor
+  const Tensor bytes = Values(tokens).narrow(1, first_, given);
+  const Tensor image = torch::constant_pad_nd(bytes, {0, 0, 0, rows * row_bytes - given})
+                           .view({-1, rows, bytes_.width, bytes_.colors * values_})
                            .permute({0, 3, 1, 2});
   const Tensor features = torch::gelu(Convolve(image, bytes_, features_, /*groups=*/1));
-  // The features of byte 0 are zeros, as in step(): position t computes the features of byte t + 1.
-  features.narrow(1, 0, channels_).select(2, 0).select(2, 0).zero_();
+  // Position t computes the features of byte t + 1 - first_. Those of byte 0, if there is no such
+  // position, are zeros.
+  if (first_ == 0) features.narrow(1, 0, channels_).select(2, 0).select(2, 0).zero_();
   return Convolve(features, second_, output_, /*groups=*/bytes_.colors)
       .permute({0, 2, 3, 1})
       .reshape({tokens.size(0), rows * row_bytes, -1})
-      .narrow(1, 1, length);
+      .narrow(1, 1 - first_, length);
 }
 
 Tensor StemImpl::step(const Tensor& tokens, int64_t position, StemState& state) {
-  const int64_t next = position + 1;
+  const int64_t next = position + 1 - first_;
   const auto color = static_cast<size_t>(next % bytes_.colors);
-  const Tensor byte = tokens.to(features_[0]->weight.scalar_type()) / 128 - 1;
-  state.bytes = Appended(state.bytes, byte.unsqueeze(1), bytes_.Reach() + 1);
-  const Tensor features =
-      torch::gelu(features_[color](Window(bytes_, next, position, state.bytes))).unsqueeze(1);
-  const Tensor past =
-      state.features.defined() ? state.features : torch::zeros_like(features);  // byte 0: zeros
-  state.features = Appended(past, features, second_.Reach() + 1);
+  state.bytes = Appended(state.bytes, Values(tokens.unsqueeze(1)), bytes_.Reach() + 1);
+  const Tensor in = Window(bytes_, next, next - 1, state.bytes).flatten(1);
+  const Tensor features = torch::gelu(features_[color](in)).unsqueeze(1);
+  // The features of byte 0, if no position computes them, are zeros.
+  if (position == 0 && first_ == 0) state.features = torch::zeros_like(features);
+  state.features = Appended(state.features, features, second_.Reach() + 1);
   return output_[color](Window(second_, next, next, state.features).flatten(1));
 }
 

@@ -25,7 +25,7 @@ namespace linnet::nn {
 struct StemState {
   // The last inputs of each convolution, as many as its window may need: at most Reach() + 1
   // (model/stem.h).
-  torch::Tensor bytes;     // of the first convolution: [N, <= Reach() + 1]
+  torch::Tensor bytes;     // of the first convolution: [N, <= Reach() + 1, StemValues()]
   torch::Tensor features;  // of the second: [N, <= Reach() + 1, channels]
 };
 
@@ -47,7 +47,11 @@ class StemImpl : public torch::nn::Module {
   static torch::Tensor Convolve(const torch::Tensor& image, const StemWindow& window,
                                 const Weights& weights, int64_t groups);
 
+  // The numbers that tokens [N, L] are for the first convolution: [N, L, StemValues()].
+  torch::Tensor Values(const torch::Tensor& tokens) const;
+
   const StemWindow bytes_, second_;  // the windows of the first and of the second convolution
+  const int64_t values_, first_;     // StemValues() and StemFirst()
   const int64_t channels_;
   Weights features_, output_;  // the weights of the first and of the second convolution
 };

@@ -23,6 +23,20 @@ ModelSpec Image(int width, int height, int channels, const StemSpec& stem) {
   spec.input.stem = stem;
   return spec;
 }
+ModelSpec Pixels(int width, int height, const StemSpec& stem) {
+  ModelSpec spec = Image(width, height, 3, stem);
+  spec.input.whole_pixels = true, spec.input.max_length = width * height;
+  return spec;
+}
+// Tokens for a stem of this spec.
+Tensor Tokens(const ModelSpec& spec, int64_t count) {
+  if (!spec.input.whole_pixels) {
+    return torch::randint(256, {count, spec.input.max_length}, torch::kInt64);
+  }
+  const Tensor tokens = torch::randint(1 << 24, {count, spec.input.max_length}, torch::kInt64);
+  tokens.select(1, 0).fill_(kBeginPixel);
+  return tokens;
+}
 
 // Gray and color images. Some windows are wider or higher than the image, or have only one row or
 // one position.
@@ -32,7 +46,9 @@ std::vector<ModelSpec> Specs() {
           Image(3, 7, 1, {.channels = 3, .second_rows = 1, .second_columns = 1}),
           Image(6, 5, 3, {.channels = 4, .rows = 3, .columns = 5}),
           Image(2, 3, 3, {.channels = 2, .rows = 16, .second_columns = 9}),
-          Image(1, 4, 1, {.channels = 2})};
+          Image(1, 4, 1, {.channels = 2}),
+          Pixels(6, 5, {.channels = 4, .rows = 3, .columns = 5}),
+          Pixels(3, 4, {.channels = 3, .second_rows = 1, .second_columns = 1})};
 }
 
 using Parameters = std::map<std::string, Tensor>;
@@ -81,7 +97,7 @@ TEST(Stem, WholeAndStepsMatchTheReference) {
   for (const ModelSpec& spec : Specs()) {
     Stem stem(spec);
     const int64_t length = spec.input.max_length;
-    const Tensor tokens = torch::randint(256, {2, length}, torch::kInt64);
+    const Tensor tokens = Tokens(spec, 2);
     stem->to(torch::kFloat64);
     const Tensor want = Reference(spec, ParametersOf(stem), tokens);
     for (const auto& [type, tolerance] :
@@ -112,17 +128,18 @@ TEST(Stem, IsCausal) {
     Stem stem(spec);
     stem->to(torch::kFloat64);
     const int64_t length = spec.input.max_length;
-    const Tensor tokens = torch::randint(256, {1, length}, torch::kInt64);
+    const Tensor tokens = Tokens(spec, 1);
     const Tensor want = stem->forward(tokens);
-    for (int64_t t = 0; t < length; t += 1 + length / 20) {
+    const int64_t first = StemFirst(spec);
+    for (int64_t t = first; t < length; t += 1 + length / 20) {
       Tensor other = tokens.clone();
-      other.select(1, t).add_(128).remainder_(256);
+      other.select(1, t).add_(128).remainder_(spec.input.whole_pixels ? 1 << 24 : 256);
       const Tensor off = (stem->forward(other) - want).abs().amax(2)[0];
       if (t > 0) {
         EXPECT_EQ(Largest(off.narrow(0, 0, t)), 0) << t << " of " << ToJson(spec);
       }
       // The byte just read is in the next byte's window, unless the next byte begins a row.
-      if ((t + 1) % spec.image()->RowBytes() > 0) {
+      if ((t + 1 - first) % spec.RowTokens() > 0) {
         EXPECT_GT(off[t].item<double>(), 1e-9) << t << " of " << ToJson(spec);
       }
     }
@@ -133,11 +150,12 @@ TEST(Stem, IsCausal) {
 // the reference.
 TEST(Stem, GradientsMatchDifferencesOfTheReference) {
   torch::manual_seed(3);
-  for (const ModelSpec& spec : {Image(5, 4, 1, {.channels = 3}),
-                                Image(3, 3, 3, {.channels = 2, .rows = 2, .columns = 3})}) {
+  for (const ModelSpec& spec :
+       {Image(5, 4, 1, {.channels = 3}), Image(3, 3, 3, {.channels = 2, .rows = 2, .columns = 3}),
+        Pixels(4, 3, {.channels = 2, .rows = 2, .columns = 3})}) {
     Stem stem(spec);
     stem->to(torch::kFloat64);
-    const Tensor tokens = torch::randint(256, {2, spec.input.max_length}, torch::kInt64);
+    const Tensor tokens = Tokens(spec, 2);
     const Tensor weights = Normal({2, spec.input.max_length, spec.stack.d_model});
     (stem->forward(tokens) * weights).sum().backward();
     Parameters parameters = ParametersOf(stem);

@@ -241,8 +241,8 @@ PackedStem StemOf(const ModelSpec& spec) {
   if (spec.input.stem.channels == 0) return stem;
   stem.channels = Size(spec.input.stem.channels);
   stem.window = stem.channels * Size(StemFeatures(spec).Inputs(0));
-  for (int k = 0; k < spec.image()->channels; ++k) {
-    stem.colors.push_back({.bytes = Size(StemBytes(spec).Inputs(k))});
+  for (int k = 0; k < spec.PixelTokens(); ++k) {
+    stem.colors.push_back({.bytes = Size(StemInputs(spec, k))});
   }
   return stem;
 }

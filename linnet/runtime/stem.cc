@@ -35,7 +35,10 @@ size_t StemNarrowBytes(const Model::Packed& model) {
 }
 
 Stem::Stem(const Model::Packed& model, const Block& block, const StemWork& work)
-    : model_(model), block_(block), work_(work) {
+    : model_(model),
+      block_(block),
+      work_(work),
+      first_(model.stem.colors.empty() ? 0 : static_cast<size_t>(StemFirst(model.spec))) {
   if (block.states != nullptr && model.stem.state != SIZE_MAX) {
     states_ = block.states + model.layout->Begin(model.stem.state, block.capacity);
   }
@@ -74,17 +77,19 @@ void Stem::ForColors(size_t begin, size_t end, Body body) const {
 
 // Byte `index` of the row's sequence. The byte must be one that is read at or before the row.
 int32_t Stem::Byte(const Row& row, size_t index) const {
-  if (index < block_.Position(row.sequence)) {
+  const size_t position = index + first_;
+  if (position < block_.Position(row.sequence)) {
     const size_t reach = model_.layout->reach;
-    return block_.recent[block_.Place(row.sequence) * block_.recent_stride + index % reach];
+    return block_.recent[block_.Place(row.sequence) * block_.recent_stride + position % reach];
   }
   const int32_t* last = block_.tokens + block_.Input(row.sequence) + row.t;
-  return last[static_cast<ptrdiff_t>(index) - static_cast<ptrdiff_t>(row.next - 1)];
+  return last[static_cast<ptrdiff_t>(index) - static_cast<ptrdiff_t>(row.next) + 1];
 }
 
-// The features h[index] of StemSpec, index <= row.next. Null for h[0], which is zeros.
+// The features h[index] of StemSpec, index <= row.next. Null for an h[0] that no position computes,
+// which is zeros.
 const float* Stem::FeaturesOf(const Row& row, size_t index) const {
-  if (index == 0) return nullptr;
+  if (index == 0 && first_ == 0) return nullptr;
   const size_t first = Next(row.sequence, 0), channels = model_.stem.channels;
   if (index >= first) {
     return work_.features + (block_.Row(row.sequence) + index - first) * channels;
@@ -93,8 +98,12 @@ const float* Stem::FeaturesOf(const Row& row, size_t index) const {
 }
 
 void Stem::GatherBytes(const Row& row, float* to) const {
-  StemBytes(model_.spec).ForEach(static_cast<int64_t>(row.next), [&](int64_t byte) {
-    *to++ = byte < 0 ? 0.0f : StemInput(Byte(row, static_cast<size_t>(byte)));
+  const bool pixels = model_.spec.input.whole_pixels;
+  StemBytes(model_.spec).ForEach(static_cast<int64_t>(row.next), [&](int64_t at) {
+    const int32_t token = at < 0 ? 0 : Byte(row, static_cast<size_t>(at));
+    for (int shift = pixels ? 16 : 0; shift >= 0; shift -= 8) {
+      *to++ = at < 0 ? 0.0f : StemInput(token >> shift & 255);
+    }
   });
 }
 

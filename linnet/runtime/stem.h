@@ -55,7 +55,7 @@ class Stem {
   void ForColors(size_t begin, size_t end, Body body) const;
   // The byte that position t of a sequence of the block predicts.
   size_t Next(size_t sequence, size_t t) const {
-    return block_.Position(sequence) + block_.ahead + t + 1;
+    return block_.Position(sequence) + block_.ahead + t + 1 - first_;
   }
   int32_t Byte(const Row& row, size_t index) const;
   const float* FeaturesOf(const Row& row, size_t index) const;
@@ -68,6 +68,7 @@ class Stem {
   const Model::Packed& model_;
   const Block& block_;
   const StemWork& work_;
+  const size_t first_;       // StemFirst()
   float* states_ = nullptr;  // the stem's state of the sequence at place 0; null: none
 };
 

@@ -53,6 +53,14 @@ TEST_P(StemTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
       for (const int threads : {1, 2, 3}) CheckCut(of->model, want, tokens, cut, threads, 2e-5);
     }
   }
+  Tokens pixels = StemmedPixels().RandomTokens(220, 0);
+  pixels[0] = kBeginPixel;
+  const std::vector<Doubles> want_pixels = StemmedPixels().Outputs(pixels);
+  for (const size_t cut : {0, 1, 2, 11, 12, 13, 191, 192, 193, 220}) {
+    for (const int threads : {1, 2}) {
+      CheckCut(StemmedPixels().model, want_pixels, pixels, cut, threads);
+    }
+  }
   for (const TestModel* of : {&StemmedColor(), &Cached()}) {
     const Tokens tokens = of->RandomTokens(299, 0);
     const std::vector<Doubles> want = of->Outputs(tokens);
@@ -79,7 +87,8 @@ TEST_P(StemTest, NarrowModelsMatchTheRoundingReference) {
 
 TEST_P(StemTest, ResultsDoNotDependOnThreadsOrBatch) {
   for (const Precision precision : {Precision::kF32, Precision::kBf16, Precision::kInt8}) {
-    for (const auto& [of, prefix] : {std::pair(&Stemmed(), 7), {&StemmedColor(), 40}}) {
+    for (const auto& [of, prefix] :
+         {std::pair(&Stemmed(), 7), {&StemmedColor(), 40}, {&StemmedPixels(), 40}}) {
       const auto model = of->In(precision);
       const auto read = static_cast<size_t>(prefix);
       const Floats alone = RunOne(*of, 1, 1, 0, read, 9, model);

@@ -61,6 +61,13 @@ inline ModelSpec PixelImages() {
   return spec;
 }
 
+// PixelImages() with a stem.
+inline ModelSpec StemOfPixels() {
+  ModelSpec spec = PixelImages();
+  spec.input.stem = {.channels = 6, .rows = 3, .columns = 5, .second_rows = 2, .second_columns = 3};
+  return spec;
+}
+
 // Has more heads and hidden units than groups, but no position embedding and no final norm.
 // Sequences are longer than a block.
 inline ModelSpec LongCopy() {
@@ -230,6 +237,10 @@ inline const TestModel& Stemmed() {
 }
 inline const TestModel& StemmedColor() {
   static const TestModel model(StemInColor());
+  return model;
+}
+inline const TestModel& StemmedPixels() {
+  static const TestModel model(StemOfPixels());
   return model;
 }
 inline const TestModel& Text() {

@@ -58,6 +58,7 @@ struct TrainConfig {
   std::string positions = "sequence";
   bool pixel_above = false;
   bool whole_pixels = false;
+  bool flips = false;
   int stem = 0;
 
   std::string data;
@@ -226,6 +227,8 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("whole_pixels", "images",
         "color images: a position reads a pixel, not a byte, and predicts all colors of the next",
         c.whole_pixels);
+  visit("flips", "images", "mirror half of the training images, chosen at random in each update",
+        c.flips);
   visit("stem", "images",
         "channels of two masked convolutions over the bytes above and to the left of the predicted "
         "one; 0: none",

@@ -75,16 +75,22 @@ class ImagesTask : public Task {
 
   StepLoss Loss(nn::Network& network, int64_t step, const Part& part) override {
     const int64_t begin = part.Begin(config_.batch), size = part.End(config_.batch) - begin;
-    const Tensor bits =
-        BitsPerDim(network,
-                   ToDevice(Pixels(train_, Chosen(step).subspan(static_cast<size_t>(begin),
-                                                                static_cast<size_t>(size))),
-                            network.device())) *
-        (static_cast<double>(size) / static_cast<double>(config_.batch));
+    const Tensor pixels = BatchTensors(step)[0].narrow(0, begin, size);
+    const Tensor bits = BitsPerDim(network, ToDevice(pixels, network.device())) *
+                        (static_cast<double>(size) / static_cast<double>(config_.batch));
     return {bits, {{"bits_per_dim", bits.detach()}}, size * TokensPerStep() / config_.batch};
   }
 
-  std::vector<Tensor> BatchTensors(int64_t step) override { return {Pixels(train_, Chosen(step))}; }
+  std::vector<Tensor> BatchTensors(int64_t step) override {
+    const Tensor pixels = Pixels(train_, Chosen(step));
+    for (int64_t i = 0; config_.flips && i < config_.batch; ++i) {
+      Philox rng(config_.seed, ~static_cast<uint64_t>(step), static_cast<uint64_t>(i) << 32);
+      if (rng.Below(2) == 0) continue;
+      const Tensor image = pixels[i].view({train_.height, train_.width, train_.channels});
+      image.copy_(image.flip(1));
+    }
+    return {pixels};
+  }
 
   StepLoss LossOf(nn::Network& network, const std::vector<Tensor>& batch) override {
     const Tensor bits = BitsPerDim(network, batch[0]);

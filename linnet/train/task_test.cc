@@ -72,5 +72,26 @@ TEST(Task, TheLossOfBatchTensorsIsTheLoss) {
   }
 }
 
+TEST(Task, FlipsMirrorHalfOfTheImages) {
+  const Data data;
+  TrainConfig config;
+  config.task = "images", config.data = data.images(), config.batch = 6;
+  const std::unique_ptr<Task> plain = kImagesTask.make(config);
+  config.flips = true;
+  const std::unique_ptr<Task> flipped = kImagesTask.make(config);
+  int mirrored = 0;
+  for (int64_t step = 0; step < 20; ++step) {
+    const torch::Tensor a = plain->BatchTensors(step)[0].view({6, 28, 28});
+    const torch::Tensor b = flipped->BatchTensors(step)[0].view({6, 28, 28});
+    for (int64_t i = 0; i < 6; ++i) {
+      const bool same = torch::equal(b[i], a[i]);
+      EXPECT_TRUE(same || torch::equal(b[i], a[i].flip(1)));
+      mirrored += !same;
+    }
+  }
+  EXPECT_GT(mirrored, 40);  // of 120
+  EXPECT_LT(mirrored, 80);
+}
+
 }  // namespace
 }  // namespace linnet::train
