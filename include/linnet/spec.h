@@ -126,9 +126,9 @@ enum class BandNorm : uint8_t { kUtterance, kCorpus };
 // g are in raster order. Bytes and features outside the image are zeros, and so is h[0], which no
 // position computes.
 //
-// With whole_pixels, position t predicts pixel n = t. u[n] are the three colors of each pixel before
-// pixel n in the window, g[n] the features of pixels m <= n; there is one set of weights (k = 0), and
-// h[0] is computed like the others.
+// With whole_pixels, position t predicts pixel n = t. u[n] are the three colors of each pixel
+// before pixel n in the window, g[n] the features of pixels m <= n. There is one set of weights
+// (k = 0), and h[0] is computed like the others.
 struct StemSpec {
   int channels = 0;  // of h; 0: no stem
   int rows = 4, columns = 7;
