@@ -308,7 +308,7 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
       {"attention", spec.stack.mixer().kind},
       {"lsh_rounds", model->steps() ? 0 : spec.stack.mixer().lsh_rounds},
       {"stateless", options.stateless},
-      {"N", pixels},
+      {"N", pixels - (spec.input.whole_pixels ? 1 : 0)},
       {"batch", batch},
       {"precision", PrecisionName(precision)},
       {"threads", engine.threads()},

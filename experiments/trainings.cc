@@ -46,7 +46,10 @@ void MeasureTrainings(const Call& call, json& record) {
   json values = Begin(call, record);
   if (call.about.contains("scales")) {
     const json& of = values["of"] = call.about["scales"].at(call.options.at("scale"));
-    record["max_length"] = values["max_length"] = call.Get("max-length", of.at("max_length"));
+    const json longest = record["max_length"] = values["max_length"] =
+        call.Get("max-length", of.at("max_length"));
+    record["min_length"] = values["min_length"] =
+        std::min(of.at("min_length").get<int>(), (longest.get<int>() + 1) / 2);
   }
   const Scope about{call.about};
   record["runs"] = Trained(call, {values, &about}, [](json&) {});
@@ -58,8 +61,9 @@ void DeriveFigure2(const json& about, json& values) {
     row["until_3"] = FirstBelow(row["run"]["curve"], 1e-3);
   }
   if (!values.contains("drop_at")) values["drop_at"] = values["runs"][0].at("drop_at");
-  const json& scale = about.at("scales").at(values.at("scale"));
-  values["network"] = scale.at("describes"), values["min_length"] = scale.at("min_length");
+  values["network"] = about.at("scales").at(values.at("scale")).at("describes");
+  // Records of linnet before 0.2 have no minimum: it was 10.
+  if (!values.contains("min_length")) values["min_length"] = 10;
 }
 
 void MeasureTable3(const Call& call, json& record) {

@@ -71,6 +71,9 @@ LINNET_API double ByteNats(const Model& model, std::span<const float> outputs, u
 LINNET_API std::array<uint8_t, 3> DrawPixel(const Model& model, std::span<const float> outputs,
                                             size_t image, size_t pixel,
                                             const SampleOptions& options = {});
+// -ln p of the colors of a pixel, given the pixels before it. Arguments as for DrawPixel().
+LINNET_API double PixelNats(const Model& model, std::span<const float> outputs,
+                            const std::array<uint8_t, 3>& rgb);
 
 struct BitsPerDimResult {
   double mean = 0;            // mean of `image`

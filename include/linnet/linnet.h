@@ -131,7 +131,8 @@ LINNET_API int32_t linnet_model_vocabulary(const linnet_model* model);
 /* Floats per position that a model of frames reads; 0 for models that read tokens. */
 LINNET_API size_t linnet_model_inputs(const linnet_model* model);
 /* Floats that the model returns per position. Image models return the logits, means and log-scales
- * of a mixture of logistics; all other models return logits of the tokens or phones. */
+ * of a mixture of logistics (and coefficients, if they read whole pixels); all other models return
+ * logits of the tokens or phones. */
 LINNET_API size_t linnet_model_outputs(const linnet_model* model);
 /* Maximum length of the training sequences. */
 LINNET_API size_t linnet_model_positions(const linnet_model* model);
@@ -354,14 +355,25 @@ LINNET_API int linnet_complete_images(linnet_engine* engine, const uint8_t* imag
 LINNET_API int linnet_draw_byte(const linnet_model* model, const float* outputs, size_t image,
                                 size_t position, const linnet_image_options* options,
                                 uint8_t* byte);
+/* Some models of color images read whole pixels: linnet_model_vocabulary() is LINNET_BEGIN_PIXEL + 1.
+ * Their tokens are red << 16 | green << 8 | blue, and an image begins with LINNET_BEGIN_PIXEL. */
+#define LINNET_BEGIN_PIXEL 16777216
+/* Like linnet_draw_byte(), for such a model: draws the three colors of pixel `pixel`, rgb [3], from
+ * the outputs for the token before it. */
+LINNET_API int linnet_draw_pixel(const linnet_model* model, const float* outputs, size_t image,
+                                 size_t pixel, const linnet_image_options* options, uint8_t* rgb);
+/* -log p of the colors rgb [3] of a pixel, in nats, given the pixels before it. */
+LINNET_API int linnet_pixel_nats(const linnet_model* model, const float* outputs,
+                                 const uint8_t* rgb, double* nats);
 /* -log p of a byte, in nats, where p is its probability given the bytes before it. Arguments and
  * errors as for linnet_draw_byte(). */
 LINNET_API int linnet_byte_nats(const linnet_model* model, const float* outputs, uint8_t byte,
                                 size_t position, double* nats);
 /* Bits per byte of `count` >= 1 images: the mean of -log2 p over all bytes of an image except the
- * first, with p the probability of a byte given all bytes before it. (If the model reads whole
- * pixels, the first counts too.) *mean: the mean over all images. each [count]: receives the value of every image; or NULL. Of the options, only batch and
- * progress have an effect. */
+ * first, with p the probability of a byte given all bytes before it. (A model that reads whole
+ * pixels predicts the first byte too, which then counts.) *mean: the mean over all images. each
+ * [count]: receives the value of every image; or NULL. Of the options, only batch and progress have
+ * an effect. */
 LINNET_API int linnet_bits_per_dim(linnet_engine* engine, const uint8_t* images, size_t count,
                                    const linnet_image_options* options, double* mean, double* each);
 

@@ -105,6 +105,27 @@ int linnet_draw_byte(const linnet_model* model, const float* outputs, size_t ima
   });
 }
 
+int linnet_draw_pixel(const linnet_model* model, const float* outputs, size_t image, size_t pixel,
+                      const linnet_image_options* options, uint8_t* rgb) {
+  return StatusOf([&] {
+    const linnet::Model& drawn = *Given(model, "the model").model;
+    Given(rgb, "rgb");
+    const auto from = Array(outputs, static_cast<size_t>(drawn.spec().OutputSize()), "outputs");
+    const auto colors = linnet::DrawPixel(drawn, from, image, pixel, Converted(options));
+    std::copy(colors.begin(), colors.end(), rgb);
+  });
+}
+
+int linnet_pixel_nats(const linnet_model* model, const float* outputs, const uint8_t* rgb,
+                      double* nats) {
+  return StatusOf([&] {
+    const linnet::Model& read = *Given(model, "the model").model;
+    Given(rgb, "rgb");
+    const auto from = Array(outputs, static_cast<size_t>(read.spec().OutputSize()), "outputs");
+    Given(nats, "nats") = linnet::PixelNats(read, from, {rgb[0], rgb[1], rgb[2]});
+  });
+}
+
 int linnet_byte_nats(const linnet_model* model, const float* outputs, uint8_t byte, size_t position,
                      double* nats) {
   return StatusOf([&] {

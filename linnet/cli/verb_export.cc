@@ -49,7 +49,8 @@ std::vector<std::string> BeyondFastTransformers(const ModelSpec& spec) {
   add(!spec.head.bias, "the predictor has no bias");
   add(spec.stack.convolution > 0, "a convolution stands in front of each layer's attention");
   add(input.whole_pixels,
-      "a position reads a pixel: value_embedding.weight has 257 rows for each color, to be summed");
+      "a position reads a pixel: embeddings have 257 rows for each color, to be summed, and the "
+      "predictor has 10 outputs per component (linnet import does not read such a file)");
   add(input.pixel_above, "above_embedding.weight is added to the value embedding");
   add(input.positions == Positions::kGrid, "pos_embedding.pe holds grid positions");
   add(input.positions == Positions::kAdded, "pos_embedding.pe is added to the value embedding");

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 // In double precision and not vectorized: a position of an image has one pixel, whose arithmetic is
 // small beside that of the network.
@@ -41,25 +40,27 @@ double LogProbability(uint8_t byte, double mean, double log_scale) {
   return log;
 }
 
-double LogSum(const std::vector<double>& logs) {
-  const double max = *std::max_element(logs.begin(), logs.end());
+double LogSum(const double* logs, size_t count) {
+  double max = -HUGE_VAL;
+  for (size_t i = 0; i < count; ++i) max = std::max(max, logs[i]);
   if (!std::isfinite(max)) return max;
   double sum = 0;
-  for (double log : logs) sum += std::exp(log - max);
+  for (size_t i = 0; i < count; ++i) sum += std::exp(logs[i] - max);
   return max + std::log(sum);
 }
 
 }  // namespace
 
 void PixelNats(size_t mixtures, const float* outputs, const uint8_t* rgb, float* nats) {
-  std::vector<double> logs(outputs, outputs + mixtures);
-  double before = LogSum(logs);
+  double logs[kMaxMixtures];
+  std::copy_n(outputs, mixtures, logs);
+  double before = LogSum(logs, mixtures);
   for (size_t color = 0; color < 3; ++color) {
     for (size_t i = 0; i < mixtures; ++i) {
       logs[i] += LogProbability(rgb[color], Mean(mixtures, outputs, i, color, rgb),
                                 LogScale(mixtures, outputs, i, color));
     }
-    const double after = LogSum(logs);
+    const double after = LogSum(logs, mixtures);
     nats[color] = static_cast<float>(before - after);
     before = after;
   }

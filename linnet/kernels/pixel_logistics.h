@@ -25,6 +25,7 @@
 namespace linnet::kernels {
 
 // nats [3]: -ln P(r), -ln P(g | r), -ln P(b | r, g). Their sum is -ln P(r, g, b).
+// 1 <= mixtures <= kMaxMixtures.
 void PixelNats(size_t mixtures, const float* outputs, const uint8_t* rgb, float* nats);
 
 // The pixel selected by four independent uniform numbers in (0, 1): the first chooses the

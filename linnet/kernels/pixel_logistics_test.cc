@@ -4,9 +4,8 @@
 
 #include <array>
 #include <cmath>
-#include <vector>
 
-#include "linnet/kernels/mixture_of_logistics_ref.h"
+#include "linnet/kernels/pixel_logistics_ref.h"
 #include "linnet/kernels/test_util.h"
 #include "linnet/rng.h"
 
@@ -27,24 +26,6 @@ double P(size_t mixtures, const Floats& outputs, const std::array<uint8_t, 3>& r
   float nats[3];
   PixelNats(mixtures, outputs.data(), rgb.data(), nats);
   return std::exp(-double{nats[color]});
-}
-
-// The definition, from mixture_of_logistics_ref.h's probability of a byte under one logistic.
-double PixelNatsRef(size_t mixtures, const Floats& outputs, const std::array<uint8_t, 3>& rgb) {
-  const auto at = [&](size_t block, size_t i) { return double{outputs[block * mixtures + i]}; };
-  const double r = rgb[0] / 127.5 - 1, g = rgb[1] / 127.5 - 1;
-  double sum = 0, total = 0;
-  for (size_t i = 0; i < mixtures; ++i) {
-    const double means[] = {at(1, i), at(2, i) + std::tanh(at(7, i)) * r,
-                            at(3, i) + std::tanh(at(8, i)) * r + std::tanh(at(9, i)) * g};
-    double nats = 0;
-    for (size_t color = 0; color < 3; ++color) {
-      nats += MixtureOfLogisticsRef({0, means[color], at(4 + color, i)}, rgb[color]);
-    }
-    total += std::exp(at(0, i));
-    sum += std::exp(at(0, i) - nats);
-  }
-  return -std::log(sum / total);
 }
 
 TEST(PixelLogistics, FollowsTheDefinition) {

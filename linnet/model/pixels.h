@@ -25,6 +25,18 @@ constexpr std::array<size_t, 3> PixelRows(int32_t token) {
           static_cast<size_t>(token & 255) + 2 * kColorRows};
 }
 
+// Rows of a model's value_embedding and above_embedding, and the token that stands for "nothing
+// above" in an image's first row.
+inline int EmbeddingRows(const ModelSpec& spec) {
+  return spec.input.whole_pixels ? kPixelRows : spec.input.vocabulary;
+}
+inline int AboveRows(const ModelSpec& spec) {
+  return spec.input.whole_pixels ? kPixelRows : spec.input.vocabulary + 1;
+}
+inline int32_t NothingAbove(const ModelSpec& spec) {
+  return spec.input.whole_pixels ? kBeginPixel : spec.input.vocabulary;
+}
+
 }  // namespace linnet
 
 #endif  // LINNET_MODEL_PIXELS_H_

@@ -13,6 +13,7 @@
 #include "linnet/error.h"
 #include "linnet/io/json.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/model/pixels.h"
 #include "linnet/vocabulary.h"
 
 namespace linnet {
@@ -288,6 +289,8 @@ class SpecReader {
   void Task() {
     const int vocabulary = spec_.input.vocabulary;
     const bool logistics = vocabulary == 256 && outputs_ % 3 == 0;
+    Require(vocabulary != kPixelRows || outputs_ % 10 != 0,
+            "a model that reads whole pixels, which linnet import does not support");
     Require(logistics || outputs_ == vocabulary, outputs_, " outputs for ", vocabulary,
             " tokens are neither a mixture of logistics over bytes nor one per token; linnet "
             "has no such head");

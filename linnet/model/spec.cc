@@ -77,12 +77,12 @@ void VisitFields(Spec& spec, Visit visit) {
   visit("convolution", spec.stack.convolution);
   visit("final_norm", spec.stack.final_norm);
   visit("norm_eps", spec.stack.norm_eps);
+  visit("whole_pixels", spec.input.whole_pixels);
   visit("vocabulary", spec.input.vocabulary);
   visit("max_length", spec.input.max_length);
   visit("value_embedding", spec.input.value_embedding);
   visit("positions", spec.input.positions);
   visit("pixel_above", spec.input.pixel_above);
-  visit("whole_pixels", spec.input.whole_pixels);
   visit("stem_channels", spec.input.stem.channels);
   visit("stem_rows", spec.input.stem.rows);
   visit("stem_columns", spec.input.stem.columns);
@@ -620,15 +620,13 @@ class Table {
     if (speech) {
       Linear("input_projection", input.value_embedding, speech->Inputs());
     } else if (!spec_.head.tied) {
-      Add("value_embedding.weight",
-          {input.whole_pixels ? kPixelRows : input.vocabulary, input.value_embedding});
+      Add("value_embedding.weight", {EmbeddingRows(spec_), input.value_embedding});
     }
     if (spec_.PositionDims() > 0) {
       Add("pos_embedding.pe", {1, input.max_length, spec_.PositionDims()});
     }
     if (input.pixel_above) {
-      Add("above_embedding.weight",
-          {input.whole_pixels ? kPixelRows : input.vocabulary + 1, input.value_embedding});
+      Add("above_embedding.weight", {AboveRows(spec_), input.value_embedding});
     }
     if (input.stem.channels > 0) Stem(spec_.PixelTokens());
     if (input.norm) Norm("embedding_norm");

@@ -27,6 +27,10 @@ Tensor RowsOfPixels(const Tensor& tokens) {
 
 }  // namespace
 
+Tensor PixelTokens(const Tensor& bytes) {
+  return bytes.select(-1, 0) * (1 << 16) + bytes.select(-1, 1) * (1 << 8) + bytes.select(-1, 2);
+}
+
 SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOptions& options)
     : Network(spec),
       transformer_(BuildTransformer(OptionsOf(spec, options))),
@@ -34,8 +38,7 @@ SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOption
       dropout_(options.dropout),
       head_precision_(HeadPrecision(spec, options)) {
   if (!spec.head.tied) {
-    value_embedding_ = torch::nn::Embedding(
-        spec.input.whole_pixels ? kPixelRows : spec.input.vocabulary, spec.input.value_embedding);
+    value_embedding_ = torch::nn::Embedding(EmbeddingRows(spec), spec.input.value_embedding);
     register_module("value_embedding", value_embedding_);
   }
   if (spec.PositionDims() > 0) {
@@ -43,9 +46,7 @@ SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOption
     register_module("pos_embedding", pos_embedding_);
   }
   if (spec.input.pixel_above) {
-    above_embedding_ =
-        torch::nn::Embedding(spec.input.whole_pixels ? kPixelRows : spec.input.vocabulary + 1,
-                             spec.input.value_embedding);
+    above_embedding_ = torch::nn::Embedding(AboveRows(spec), spec.input.value_embedding);
     register_module("above_embedding", above_embedding_);
   }
   if (spec.input.stem.channels > 0) {
@@ -77,10 +78,6 @@ Tensor SequenceModelImpl::Values(const Tensor& tokens, const Tensor& above) {
   return spec().input.pixel_above ? values + look(above_embedding_, above) : values;
 }
 
-int64_t SequenceModelImpl::Nothing() const {
-  return spec().input.whole_pixels ? kBeginPixel : spec().input.vocabulary;
-}
-
 Tensor SequenceModelImpl::Normed(const Tensor& x) {
   return embedding_norm_.is_empty() ? x : embedding_norm_(x);
 }
@@ -110,9 +107,9 @@ Tensor SequenceModelImpl::Hidden(const Tensor& tokens, const SequencePiece* piec
   }
   Tensor above;
   if (spec().input.pixel_above) {
-    // above[t] is the token above token t + 1, that is, token t + 1 - RowTokens, or Nothing() in
-    // the first row.
-    above = torch::full_like(tokens, Nothing());
+    // above[t] is the token above token t + 1, that is, token t + 1 - RowTokens, or NothingAbove()
+    // in the first row.
+    above = torch::full_like(tokens, NothingAbove(spec()));
     const int64_t below = length + 1 - spec().RowTokens();
     if (below > 0) above.narrow(1, length - below, below).copy_(tokens.narrow(1, 0, below));
   }
@@ -140,7 +137,7 @@ Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceS
     state.recent = state.recent.defined() ? torch::cat({state.recent, column}, 1) : column;
     const int64_t more = state.recent.size(1) - spec().RowTokens();
     if (more > 0) state.recent = state.recent.narrow(1, more, spec().RowTokens());
-    above = more >= 0 ? state.recent.select(1, 0) : torch::full_like(tokens, Nothing());
+    above = more >= 0 ? state.recent.select(1, 0) : torch::full_like(tokens, NothingAbove(spec()));
   }
   Tensor x = Values(tokens, above);
   if (!pos_embedding_.is_empty()) x = pos_embedding_->Place(x.unsqueeze(1), position).squeeze(1);

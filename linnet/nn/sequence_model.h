@@ -35,6 +35,9 @@ struct SequencePiece {
   PieceExchange* exchange = nullptr;
 };
 
+// The tokens of pixels: int64 bytes [..., 3] -> [...].
+torch::Tensor PixelTokens(const torch::Tensor& bytes);
+
 class SequenceModelImpl : public Network {
  public:
   explicit SequenceModelImpl(const ModelSpec& spec, const TrainingOptions& options = {});
@@ -60,7 +63,6 @@ class SequenceModelImpl : public Network {
   // Embeddings of tokens of any shape. With pixel_above, adds the embeddings of `above`, which has
   // the same shape: for each token to predict, the token one image row higher.
   torch::Tensor Values(const torch::Tensor& tokens, const torch::Tensor& above);
-  int64_t Nothing() const;                       // the token above the first row
   torch::Tensor Normed(const torch::Tensor& x);  // the embedding norm of x, if any
   // The head's input, [N, L, d_model]. piece: null for whole sequences.
   torch::Tensor Hidden(const torch::Tensor& tokens, const SequencePiece* piece = nullptr);

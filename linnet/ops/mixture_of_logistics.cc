@@ -63,6 +63,13 @@ Tensor PixelLogisticsNats(const Tensor& logits, const Tensor& bytes) {
                      "got ", logits.sizes(), " and ", bytes.sizes());
   }
   const int64_t mixtures = logits.size(-1) / 10;
+  if (static_cast<size_t>(mixtures) > kernels::kMaxMixtures) {
+    throw InputError("mixture of logistics of pixels: K is ", mixtures, ", more than ",
+                     kernels::kMaxMixtures);
+  }
+  if (bytes.scalar_type() != torch::kInt64) {
+    throw InputError("mixture of logistics of pixels needs int64 bytes; got ", bytes.scalar_type());
+  }
   const auto block = [&](int64_t i) { return logits.narrow(-1, i * mixtures, mixtures); };
   const auto byte = [&](int64_t color) { return bytes.narrow(-1, color, 1); };
   const Tensor red = Value(byte(0), logits.scalar_type());

@@ -15,7 +15,8 @@ namespace linnet::ops {
 torch::Tensor MixtureOfLogisticsNats(const torch::Tensor& logits, const torch::Tensor& bytes);
 
 // -log p(pixel) in nats: logits [..., 10 K] as in kernels/pixel_logistics.h, int64 bytes [..., 3]
-// (red, green, blue) -> [...]. Consists of libtorch's operations.
+// (red, green, blue) -> [...]. Consists of libtorch's operations. Throws InputError on other shapes
+// and types.
 torch::Tensor PixelLogisticsNats(const torch::Tensor& logits, const torch::Tensor& bytes);
 
 }  // namespace linnet::ops

@@ -1,5 +1,4 @@
 #include "linnet/runtime/model_ref.h"
-#include "linnet/model/pixels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -22,6 +21,7 @@
 #include "linnet/kernels/narrow_linear_ref.h"
 #include "linnet/kernels/softmax_attention_ref.h"
 #include "linnet/model/gated_ref.h"
+#include "linnet/model/pixels.h"
 #include "linnet/model/rwkv7_ref.h"
 #include "linnet/model/stem_ref.h"
 #include "linnet/runtime/narrow.h"
@@ -425,9 +425,8 @@ class ModelRef::Network {
       }
       if (spec_.input.pixel_above) {
         const size_t row = Size(spec_.RowTokens());
-        const int nothing = spec_.input.whole_pixels ? kBeginPixel : spec_.input.vocabulary;
-        const Row above =
-            EmbeddingOf("above_embedding.weight", t + 1 < row ? nothing : tokens[t + 1 - row]);
+        const Row above = EmbeddingOf("above_embedding.weight",
+                                      t + 1 < row ? NothingAbove(spec_) : tokens[t + 1 - row]);
         for (size_t i = 0; i < above.size(); ++i) x[t][i] += above[i];
       }
       Place(t, x[t]);

@@ -1,5 +1,4 @@
 #include "linnet/runtime/walker.h"
-#include "linnet/model/pixels.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,6 +11,7 @@
 #include "linnet/kernels/activation.h"
 #include "linnet/kernels/depthwise.h"
 #include "linnet/kernels/linear.h"
+#include "linnet/model/pixels.h"
 
 namespace linnet {
 namespace {
@@ -120,13 +120,13 @@ class Walker {
   bool encodes() const { return &stack_ == &model_.encoder; }
   bool stems() const { return !model_.stem.colors.empty(); }
 
-  // The token one image row above the next one, which follows position t of the block. In the
-  // image's first row there is none; its embedding is that of Nothing(). (With whole_pixels, the
-  // token above the first pixel of the second row is the one that the model read first.)
+  // The token one image row above the next one, which follows position t of the block. (With
+  // whole_pixels, the token above the last pixel of the first row is kBeginPixel, which is also
+  // NothingAbove().)
   int32_t Above(size_t sequence, size_t t) const {
     const size_t row = static_cast<size_t>(model_.spec.RowTokens());
     const size_t next = block_.Position(sequence) + block_.ahead + t + 1;
-    if (next < row) return Nothing();
+    if (next < row) return NothingAbove(model_.spec);
     const size_t at = next - row;
     if (at < block_.Position(sequence)) {
       return block_
@@ -134,9 +134,6 @@ class Walker {
     }
     const int32_t* token = block_.tokens + block_.Input(sequence) + t;
     return token[1 - static_cast<ptrdiff_t>(row)];
-  }
-  int32_t Nothing() const {
-    return model_.spec.input.whole_pixels ? kBeginPixel : model_.spec.input.vocabulary;
   }
 
   void Embed() {

@@ -113,7 +113,7 @@ void Validate(const TrainConfig& config) {
   in_range("value_dim", config.value_dim, 0, 4096);
   in_range("stem", config.stem, 0, 4096);
   in_range("max_length", config.max_length, 1, 1 << 22);
-  in_range("min_length", config.min_length, 0, std::max(0, config.max_length - 1));
+  in_range("min_length", config.min_length, 1, 1 << 22);
   in_range("symbols", config.symbols, 1, 1 << 19);
   in_range("batch", config.batch, 1, 1 << 20);
   in_range("steps", config.steps, int64_t{0}, int64_t{1'000'000'000'000});

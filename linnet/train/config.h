@@ -65,7 +65,7 @@ struct TrainConfig {
   std::string dataset;
   int train_images = 0;
   int validation_images = 256;
-  int min_length = 0;
+  int min_length = 10;
   int max_length = 128;
   int symbols = 10;
 
@@ -222,8 +222,8 @@ void VisitTaskFields(Config& c, const Visit& visit) {
         "position encoding: sequence (index) or none; not needed by mixers with decays or delta "
         "rules, nor with --rotary",
         c.positions);
-  visit("pixel_above", "images", "also give the network the byte above the predicted one",
-        c.pixel_above);
+  visit("pixel_above", "images",
+        "also give the network the byte (or pixel) above the predicted one", c.pixel_above);
   visit("whole_pixels", "images",
         "color images: a position reads a pixel, not a byte, and predicts all colors of the next",
         c.whole_pixels);
@@ -300,7 +300,8 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("train_images", "images", "number of training images; 0: all", c.train_images);
   visit("validation_images", "images", "number of test-set images used for validation; 0: all",
         c.validation_images);
-  visit("min_length", "copy", "the part to copy has at least N tokens; 0: half of --max-length",
+  visit("min_length", "copy",
+        "the part to copy has at least N tokens, or --max-length - 1 if that is less",
         c.min_length);
   visit("max_length", "copy", "the part to copy has fewer than N tokens", c.max_length);
   visit("max_length", "recall",

@@ -151,8 +151,7 @@ class ImagesTask : public Task {
     auto& model = dynamic_cast<nn::SequenceModelImpl&>(network);
     if (network.spec().input.whole_pixels) {
       const Tensor colors = pixels.unflatten(1, {-1, 3});
-      const Tensor read =
-          colors.select(2, 0) * 65536 + colors.select(2, 1) * 256 + colors.select(2, 2);
+      const Tensor read = nn::PixelTokens(colors);
       const Tensor tokens =
           torch::constant_pad_nd(read.narrow(1, 0, read.size(1) - 1), {1, 0}, kBeginPixel);
       return nn::PixelLogisticsNats(model.forward(tokens), colors).mean() / (3 * std::numbers::ln2);
@@ -172,7 +171,8 @@ class ImagesTask : public Task {
 
 const TaskInfo kImagesTask = {
     "images",
-    "Train a model of images, byte by byte in raster order (the paper's section 4.2)",
+    "Train a model of images, byte by byte or pixel by pixel in raster order (the paper's section "
+    "4.2)",
     "linnet train images --preset small --data mnist/ --out runs/digits",
     {{"paper",
       "the paper's MNIST model and recipe: 8 layers x 256, RAdam at 1e-4, 250 epochs; weeks on two "

@@ -35,6 +35,8 @@ void UpdateGraph::Run(const std::function<void()>& work) {
       impl_->graph.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);
       work();
       impl_->graph.capture_end();
+    } catch (const c10::OutOfMemoryError&) {
+      throw;
     } catch (const c10::Error& e) {
       throw InputError("--cuda-graph: libtorch cannot record an update of this model (",
                        e.what_without_backtrace(), "); train it without --cuda-graph");

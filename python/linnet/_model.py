@@ -240,6 +240,8 @@ class Model:
     def bits_per_dim(self, images: Any, *, each: bool = False, batch: int = 64) -> Union[float, np.ndarray]:
         """The mean of -log2 p over all bytes of the images, except the first byte of each.
 
+        (A model that reads whole pixels predicts the first byte too, which then counts.)
+
         p is the probability of a byte given all bytes before it. images: as for complete(). each: returns the mean of
         every image instead, float64 [count].
         """

@@ -148,6 +148,11 @@ static void test_drawing_bytes(void) {
   STATUS_FAILS(linnet_draw_byte(model, outputs, 0, PIXELS, NULL, &byte), "byte 784");
   STATUS_FAILS(linnet_draw_byte(model, outputs, 0, 1, NULL, NULL), "byte is NULL");
   STATUS_FAILS(linnet_byte_nats(model, outputs, 0, PIXELS, &nats), "byte 784");
+  uint8_t rgb[3] = {0};
+  STATUS_FAILS(linnet_draw_pixel(model, outputs, 0, 0, NULL, rgb), "single bytes");
+  STATUS_FAILS(linnet_draw_pixel(model, outputs, 0, 0, NULL, NULL), "rgb is NULL");
+  STATUS_FAILS(linnet_pixel_nats(model, outputs, rgb, &nats), "single bytes");
+  STATUS_FAILS(linnet_pixel_nats(model, NULL, rgb, &nats), "outputs is NULL");
   STATUS_FAILS(linnet_byte_nats(model, outputs, 0, 1, NULL), "nats is NULL");
   options.temperature = 0;
   STATUS_FAILS(linnet_draw_byte(model, outputs, 0, 1, &options, &byte), "temperature");

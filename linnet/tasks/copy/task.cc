@@ -2,6 +2,7 @@
 // training.
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,13 +23,22 @@ std::string Join(std::span<const int32_t> tokens) {
   return text;
 }
 
+// The setting --min-length of the model's training, or its default.
+int MinLength(const Model& model) {
+  const auto training = nlohmann::json::parse(model.training(), nullptr, /*exceptions=*/false);
+  const nlohmann::json::json_pointer setting("/config/min_length");
+  const bool given =
+      training.is_object() && training.contains(setting) && training[setting].is_number_integer();
+  return given ? training[setting].get<int>() : CopyTask().min_length;
+}
+
 Evaluation EvalCopy(const EvalOptions& options, Engine& engine, const EvalProgress& report) {
   const Model& model = engine.model();
   if (!options.from.dir.empty()) {
     throw InputError(model.path(), ": a model of the task 'copy', which needs no data; leave out ",
                      "--data");
   }
-  CopyTask task;
+  CopyTask task = {.min_length = MinLength(model)};
   task.symbols = model.spec().input.vocabulary - 1;
   task.max_length = std::max(1, model.spec().input.max_length / 2);
   const size_t count = options.limit > 0 ? options.limit : kCopySequences;

@@ -18,7 +18,7 @@ namespace linnet {
 namespace {
 
 // The number of bytes of an image. Throws InputError for a model of another task.
-size_t Pixels(const Model& model) {
+size_t ImageBytes(const Model& model) {
   const ModelSpec& spec = model.spec();
   if (!spec.image()) {
     throw InputError(model.path(), ": a model of the task '", spec.task, "', not of images");
@@ -42,12 +42,12 @@ void AppendTokens(const Model& model, std::span<const uint8_t> bytes,
 
 // The number of images in `images`. Throws InputError unless it is whole and at least 1.
 size_t Count(const Model& model, std::span<const uint8_t> images) {
-  const size_t pixels = Pixels(model);
-  if (images.empty() || images.size() % pixels != 0) {
-    throw InputError(model.path(), ": its images have ", pixels, " bytes each; ", images.size(),
+  const size_t bytes = ImageBytes(model);
+  if (images.empty() || images.size() % bytes != 0) {
+    throw InputError(model.path(), ": its images have ", bytes, " bytes each; ", images.size(),
                      " bytes are not a whole number of images");
   }
-  return images.size() / pixels;
+  return images.size() / bytes;
 }
 
 void CheckOptions(const SampleOptions& options) {
@@ -95,8 +95,9 @@ void DrawNextPixel(std::span<const float> outputs, Philox draws, const SampleOpt
 // Throws InputError unless byte `position` exists and `outputs` has the right size: the head's
 // output size, or 0 at position 0, whose byte the model does not predict.
 void CheckOutputs(const Model& model, std::span<const float> outputs, size_t position) {
-  if (position >= Pixels(model)) {
-    throw InputError("there is no byte ", position, " in an image of ", Pixels(model), " bytes");
+  if (position >= ImageBytes(model)) {
+    throw InputError("there is no byte ", position, " in an image of ", ImageBytes(model),
+                     " bytes");
   }
   const size_t wanted = position == 0 ? 0 : static_cast<size_t>(model.spec().OutputSize());
   if (outputs.size() != wanted) {
@@ -134,9 +135,9 @@ class EngineGenerator final : public Generator {
   size_t batch() const override { return batch_; }
 
   void Draw(std::span<uint8_t> images, size_t known, const LogisticsDraws& draws) override {
-    const size_t pixels = Pixels(model()), count = images.size() / pixels;
+    const size_t bytes = ImageBytes(model()), count = images.size() / bytes;
     const size_t outputs = engine_.output_size(), unit = Unit(model());
-    if (known == pixels || count == 0) return;
+    if (known == bytes || count == 0) return;
     const SampleOptions options{.seed = draws.seed,
                                 .first_stream = draws.first_stream,
                                 .temperature = draws.temperature,
@@ -145,21 +146,21 @@ class EngineGenerator final : public Generator {
     const std::span<float> out = std::span(head_).first(count * outputs);
     tokens_.clear();
     for (size_t i = 0; i < count; ++i) {
-      AppendTokens(model(), images.subspan(i * pixels, known), tokens_);
+      AppendTokens(model(), images.subspan(i * bytes, known), tokens_);
     }
     Renew(engine_, count, state_);
     engine_.Prefix(state_, tokens_, tokens_.size() / count, out);
     tokens_.resize(count);
-    for (size_t p = known; p < pixels; p += unit) {
+    for (size_t p = known; p < bytes; p += unit) {
       const auto draw = [&](size_t begin, size_t end) {
         for (size_t i = begin; i < end; ++i) {
-          uint8_t* to = &images[i * pixels + p];
-          const Philox draws = Draws(options, i, p / unit);
+          uint8_t* to = &images[i * bytes + p];
+          const Philox numbers = Draws(options, i, p / unit);
           const std::span<float> from = out.subspan(i * outputs, outputs);
           if (unit == 1) {
-            tokens_[i] = *to = DrawNext(from, draws, options);
+            tokens_[i] = *to = DrawNext(from, numbers, options);
           } else {
-            DrawNextPixel(from, draws, options, to);
+            DrawNextPixel(from, numbers, options, to);
             tokens_[i] = PixelToken(to);
           }
         }
@@ -167,7 +168,7 @@ class EngineGenerator final : public Generator {
       // For few images, drawing is faster than waking another thread.
       constexpr size_t kMany = 16;
       count < kMany ? draw(0, count) : engine_.pool().For(count, draw);
-      if (p + unit < pixels) engine_.Step(state_, tokens_, out);
+      if (p + unit < bytes) engine_.Step(state_, tokens_, out);
     }
   }
 
@@ -182,12 +183,12 @@ class EngineGenerator final : public Generator {
 // Draws all but the first `known` bytes of each image.
 void Continue(Generator& generator, std::span<uint8_t> images, size_t known,
               const SampleOptions& options) {
-  const size_t pixels = Pixels(generator.model());
-  if (known == pixels) return;
+  const size_t bytes = ImageBytes(generator.model());
+  if (known == bytes) return;
   SampleOptions batches = options;
   batches.batch = std::min(options.batch, generator.batch());
-  ForBatches(images.size() / pixels, batches, [&](size_t first, size_t count) {
-    generator.Draw(images.subspan(first * pixels, count * pixels), known,
+  ForBatches(images.size() / bytes, batches, [&](size_t first, size_t count) {
+    generator.Draw(images.subspan(first * bytes, count * bytes), known,
                    {.seed = options.seed,
                     .first_stream = options.first_stream + first,
                     .temperature = options.temperature,
@@ -203,13 +204,13 @@ std::unique_ptr<Generator> MakeGenerator(Engine& engine, size_t batch) {
 
 std::vector<uint8_t> SampleImages(Generator& generator, size_t count,
                                   const SampleOptions& options) {
-  const size_t pixels = Pixels(generator.model());
+  const size_t bytes = ImageBytes(generator.model());
   CheckOptions(options);
-  if (count > PTRDIFF_MAX / pixels) throw InputError("memory cannot hold ", count, " images");
-  std::vector<uint8_t> images(count * pixels);
+  if (count > PTRDIFF_MAX / bytes) throw InputError("memory cannot hold ", count, " images");
+  std::vector<uint8_t> images(count * bytes);
   const std::span<const float> first = generator.model().first_value();
   for (size_t i = 0; i < count && !first.empty(); ++i) {
-    images[i * pixels] = DrawFirst(first, Draws(options, i, 0).Uniform());
+    images[i * bytes] = DrawFirst(first, Draws(options, i, 0).Uniform());
   }
   Continue(generator, images, first.empty() ? 0 : 1, options);
   return images;
@@ -223,9 +224,9 @@ std::vector<uint8_t> CompleteImages(Generator& generator, std::span<const uint8_
                                     size_t known, const SampleOptions& options) {
   Count(generator.model(), images);
   CheckOptions(options);
-  const size_t pixels = Pixels(generator.model());
-  if (known < 1 || known > pixels) {
-    throw InputError("between 1 and ", pixels, " bytes of an image can be given; got ", known);
+  const size_t bytes = ImageBytes(generator.model());
+  if (known < 1 || known > bytes) {
+    throw InputError("between 1 and ", bytes, " bytes of an image can be given; got ", known);
   }
   if (known % Unit(generator.model()) != 0) {
     throw InputError(generator.model().path(), ": reads whole pixels of 3 bytes; ", known,
@@ -272,17 +273,27 @@ double ByteNats(const Model& model, std::span<const float> outputs, uint8_t byte
   return nats;
 }
 
-std::array<uint8_t, 3> DrawPixel(const Model& model, std::span<const float> outputs, size_t image,
-                                 size_t pixel, const SampleOptions& options) {
+namespace {
+
+// Throws InputError unless `outputs` are those of a model that reads whole pixels.
+void CheckPixelOutputs(const Model& model, std::span<const float> outputs) {
   if (!model.spec().input.whole_pixels) {
     throw InputError(model.path(), ": does not read whole pixels; it draws single bytes");
-  }
-  if (pixel >= Pixels(model) / 3) {
-    throw InputError("there is no pixel ", pixel, " in an image of ", Pixels(model) / 3, " pixels");
   }
   if (outputs.size() != static_cast<size_t>(model.spec().OutputSize())) {
     throw InputError("a pixel is drawn from ", model.spec().OutputSize(), " outputs; got ",
                      outputs.size());
+  }
+}
+
+}  // namespace
+
+std::array<uint8_t, 3> DrawPixel(const Model& model, std::span<const float> outputs, size_t image,
+                                 size_t pixel, const SampleOptions& options) {
+  CheckPixelOutputs(model, outputs);
+  const size_t all = ImageBytes(model) / 3;
+  if (pixel >= all) {
+    throw InputError("there is no pixel ", pixel, " in an image of ", all, " pixels");
   }
   CheckOptions(options);
   std::array<uint8_t, 3> rgb = {};
@@ -290,12 +301,20 @@ std::array<uint8_t, 3> DrawPixel(const Model& model, std::span<const float> outp
   return rgb;
 }
 
+double PixelNats(const Model& model, std::span<const float> outputs,
+                 const std::array<uint8_t, 3>& rgb) {
+  CheckPixelOutputs(model, outputs);
+  float nats[3];
+  kernels::PixelNats(outputs.size() / 10, outputs.data(), rgb.data(), nats);
+  return double{nats[0]} + nats[1] + nats[2];
+}
+
 BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
                             const SampleOptions& options) {
   const Model& model = engine.model();
-  const size_t total = Count(model, images), pixels = Pixels(model), unit = Unit(model);
+  const size_t total = Count(model, images), bytes = ImageBytes(model), unit = Unit(model);
   const size_t skipped = model.first_value().empty() ? 0 : 1;  // bytes that are not predicted
-  const size_t length = pixels - skipped, positions = length / unit;
+  const size_t length = bytes - skipped, positions = length / unit;
   CheckOptions(options);
   const size_t outputs = engine.output_size();
   const auto parallel_for = [&](size_t n, RangeBody body) { engine.pool().For(n, body); };
@@ -311,8 +330,8 @@ BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
     tokens.clear();
     targets.clear();
     for (size_t i = 0; i < count; ++i) {
-      const auto image = images.subspan((first + i) * pixels, pixels);
-      AppendTokens(model, image.first(pixels - unit), tokens);
+      const auto image = images.subspan((first + i) * bytes, bytes);
+      AppendTokens(model, image.first(bytes - unit), tokens);
       targets.insert(targets.end(), image.begin() + static_cast<ptrdiff_t>(skipped), image.end());
     }
     head.resize(rows * outputs);

@@ -9,7 +9,6 @@
 
 #include "linnet/engine.h"
 #include "linnet/kernels/mixture_of_logistics_ref.h"
-#include "linnet/kernels/pixel_logistics.h"
 #include "linnet/runtime/test_models.h"
 
 namespace linnet {
@@ -126,9 +125,7 @@ TEST(Images, WholePixels) {
   double nats = 0;
   for (size_t t = 0; t < tokens.size(); ++t) {
     const Floats row(outputs[t].begin(), outputs[t].end());
-    float each[3];
-    kernels::PixelNats(3, row.data(), &images[3 * t], each);
-    for (float one : each) nats += one;
+    nats += PixelNats(*Pixels().model, row, {images[3 * t], images[3 * t + 1], images[3 * t + 2]});
   }
   const BitsPerDimResult bits = BitsPerDim(engine, images);
   EXPECT_EQ(bits.byte.size(), bytes);

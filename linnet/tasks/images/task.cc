@@ -68,7 +68,7 @@ TaskLines DescribeImages(const ModelSpec& spec) {
 
 constinit const Task kImagesTask = {
     .name = "images",
-    .description = "images, byte by byte",
+    .description = "images, byte by byte or pixel by pixel",
     .evaluate = EvalImages,
     .describe = DescribeImages,
 };
