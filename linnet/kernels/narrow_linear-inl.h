@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -24,6 +25,7 @@ HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
 using I32 = hn::RebindToSigned<F32>;
+using U32 = hn::RebindToUnsigned<F32>;
 
 // ------------------------------------------------------------------------------------------
 // Activations.
@@ -52,15 +54,15 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, co
   const size_t padded = RoundUp(in, kNarrowInputs), lanes = hn::Lanes(d);
   auto* row = reinterpret_cast<int8_t*>(to.data);
   for (size_t r = 0; r < rows; ++r, x += x_stride, row += padded) {
-    // not_finite stays 0 while all inputs are finite; an infinity or NaN turns it into NaN.
-    Vec most = hn::Zero(d), not_finite = hn::Zero(d);
+    // The bits of non-negative floats are ordered as integers. An infinity is larger than every
+    // finite number, a NaN larger than infinity.
+    auto most = hn::Zero(U32());
     ForVectors(in, [&](size_t i, size_t used) HWY_ATTR {
-      const Vec value = LoadScaled(x, factor, i, used);
-      most = hn::Max(most, hn::Abs(value));
-      not_finite = hn::Add(not_finite, hn::Sub(value, value));
+      most = hn::Max(most, hn::BitCast(U32(), hn::Abs(LoadScaled(x, factor, i, used))));
     });
-    const bool finite = hn::GetLane(hn::SumOfLanes(d, not_finite)) == 0;
-    const float largest = finite ? hn::GetLane(hn::MaxOfLanes(d, most)) : 0;
+    const float largest_or_not = std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(U32(), most)));
+    const bool finite = std::isfinite(largest_or_not);
+    const float largest = finite ? largest_or_not : 0;
     // A row whose scale would be subnormal counts as zero.
     const bool none = !(largest > 127 * 1.2e-38f);
     to.scale[r] = none ? 0.0f : largest / 127.0f;
