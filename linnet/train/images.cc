@@ -181,6 +181,13 @@ const TaskInfo kImagesTask = {
      {"small", "4 layers x 128, RAdam at 1e-3, 5 epochs: three hours on two cores in fp32",
       R"({"layers": 4, "heads": 4, "d_model": 128, "activation": "gelu", "lr": 1e-3,
           "lr_warmup": 200, "epochs": 5})"},
+     {"color",
+      "color images by whole pixels, with a stem: 4.76 bits/dim on CIFAR-10 after twelve minutes "
+      "in "
+      "bf16 on one core",
+      R"({"layers": 4, "heads": 4, "d_model": 128, "activation": "gelu", "pixel_above": true,
+          "whole_pixels": true, "stem": 64, "batch": 4, "lr": 1e-3, "lr_warmup": 200,
+          "steps": 3600, "validate_every": 300})"},
      {"demo",
       "4 layers x 128 with --pixel-above and convolutions: 1.11 bits/dim on MNIST after nine "
       "minutes in bf16 on two cores",
