@@ -561,6 +561,14 @@ class TrainTest(unittest.TestCase):
         gray = self.train("images", *TINY, "--whole-pixels", "--data", mnist, "--out", self.dir / "x")
         self.assert_refused(gray, "--whole-pixels", "gray")
 
+    def test_eval_draws_the_lengths_of_the_training(self):
+        out = self.dir / "run"
+        self.run_ok("copy", *TINY, "--min-length", "13", "--max-length", "14", "--steps", "1", "--out", out)
+        shown = subprocess.run([BIN / "linnet", "eval", out, "--limit", "9", "--show", "9"], capture_output=True,
+                               text=True, timeout=60)
+        lengths = [len(line.split()) - 1 for line in shown.stdout.splitlines() if line.startswith("given")]
+        self.assertEqual(lengths, [13] * 9)
+
     def test_bad_images(self):
         mnist, out = self.dir / "mnist", self.dir / "run"
         mnist.mkdir()

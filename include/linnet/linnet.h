@@ -343,6 +343,7 @@ LINNET_API int linnet_image_options_init(linnet_image_options* options, size_t s
 LINNET_API int linnet_sample_images(linnet_engine* engine, size_t count,
                                     const linnet_image_options* options, uint8_t* pixels);
 /* Keeps the first `known` bytes, at least 1, of each image and draws the rest. count: at least 1.
+ * (For models that read whole pixels, known is a multiple of 3.)
  * images and pixels: [count, image bytes]; they may be the same array. */
 LINNET_API int linnet_complete_images(linnet_engine* engine, const uint8_t* images, size_t count,
                                       size_t known, const linnet_image_options* options,
@@ -355,8 +356,9 @@ LINNET_API int linnet_complete_images(linnet_engine* engine, const uint8_t* imag
 LINNET_API int linnet_draw_byte(const linnet_model* model, const float* outputs, size_t image,
                                 size_t position, const linnet_image_options* options,
                                 uint8_t* byte);
-/* Some models of color images read whole pixels: linnet_model_vocabulary() is LINNET_BEGIN_PIXEL + 1.
- * Their tokens are red << 16 | green << 8 | blue, and an image begins with LINNET_BEGIN_PIXEL. */
+/* Some models of color images read whole pixels: linnet_model_vocabulary() is
+ * LINNET_BEGIN_PIXEL + 1. Their tokens are red << 16 | green << 8 | blue, and an image begins with
+ * LINNET_BEGIN_PIXEL. */
 #define LINNET_BEGIN_PIXEL 16777216
 /* Like linnet_draw_byte(), for such a model: draws the three colors of pixel `pixel`, rgb [3], from
  * the outputs for the token before it. */

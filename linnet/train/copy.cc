@@ -38,7 +38,8 @@ const TaskInfo kCopyTask = {
     {{"paper",
       "the paper's figure 2: 4 layers x 8 heads, 32 to 62 tokens, RAdam at 1e-3; some two hours on "
       "two cores",
-      R"({"layers": 4, "min_length": 32, "max_length": 63, "batch": 64, "lr": 1e-3, "lr_drop_at": 3000, "steps": 10000})"},
+      R"({"layers": 4, "min_length": 32, "max_length": 63, "batch": 64, "lr": 1e-3,
+          "lr_drop_at": 3000, "steps": 10000})"},
      {"demo",
       "2 layers x 64, lengths up to 32: 99.8% of the tokens right after a minute on two cores",
       R"({"layers": 2, "heads": 4, "d_model": 64, "max_length": 32, "batch": 32, "lr": 4e-3,

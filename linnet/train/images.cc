@@ -182,8 +182,7 @@ const TaskInfo kImagesTask = {
       R"({"layers": 4, "heads": 4, "d_model": 128, "activation": "gelu", "lr": 1e-3,
           "lr_warmup": 200, "epochs": 5})"},
      {"color",
-      "color images by whole pixels, with a stem: 4.76 bits/dim on CIFAR-10 after twelve minutes "
-      "in "
+      "color images by whole pixels, with a stem: 4.76 bits/dim on CIFAR-10 after 12 minutes in "
       "bf16 on one core",
       R"({"layers": 4, "heads": 4, "d_model": 128, "activation": "gelu", "pixel_above": true,
           "whole_pixels": true, "stem": 64, "batch": 4, "lr": 1e-3, "lr_warmup": 200,
