@@ -394,6 +394,7 @@ class ServeTest(unittest.TestCase):
 
     def test_metrics_and_pages(self):
         self.couplet()
+        wait_until(lambda: self.server.metric("linnet_requests_total") > 0, "the request in the metrics")
         text = self.server.get("/metrics")[1].decode()
         for name in ("linnet_requests_total", "linnet_request_seconds_bucket", "linnet_sequences_capacity",
                      "process_resident_memory_bytes"):

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 #include <httplib.h>
 
+#include <algorithm>
 #include <chrono>
+#include <condition_variable>
 #include <filesystem>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -160,7 +162,8 @@ class ServedClients : public testing::Test {
     options.states.folder = dir_ / "states";
     options.log = [this](const std::string& line) {
       const std::lock_guard lock(mutex_);
-      log_ += line + "\n";
+      log_.push_back(line);
+      logged_.notify_all();
     };
     return options;
   }
@@ -178,10 +181,24 @@ class ServedClients : public testing::Test {
   int Get(const std::string& key, const std::string& path) const {
     return As(key).Get(path)->status;
   }
+  // Waits until the log has a line with all the `parts`: a client has its answer before the line is
+  // written.
+  void ExpectLogged(const std::vector<std::string>& parts) {
+    std::unique_lock lock(mutex_);
+    const auto has = [&](const std::string& line) {
+      return std::all_of(parts.begin(), parts.end(), [&](const std::string& part) {
+        return line.find(part) != std::string::npos;
+      });
+    };
+    EXPECT_TRUE(logged_.wait_for(lock, seconds(60), [&] {
+      return std::any_of(log_.begin(), log_.end(), has);
+    })) << testing::PrintToString(log_);
+  }
 
   TempDir dir_;
   std::mutex mutex_;
-  std::string log_;
+  std::condition_variable logged_;
+  std::vector<std::string> log_;
   RunningServer server_{{.sequences = 8}, Options()};
 };
 
@@ -214,8 +231,7 @@ TEST_F(ServedClients, TokensAreCountedAndLimited) {
   EXPECT_NE(metrics.find("linnet_client_refused_total{client=\"alice\"} 1\n"), std::string::npos);
   EXPECT_NE(metrics.find("linnet_client_requests_running{client=\"alice\"} 0\n"),
             std::string::npos);
-  const std::lock_guard lock(mutex_);
-  EXPECT_NE(log_.find(", client alice"), std::string::npos);
+  ExpectLogged({", client alice"});
 }
 
 // A client that may have one request at a time, and sends the next one as soon as it has the end of
@@ -264,9 +280,7 @@ TEST_F(ServedClients, StayWhoTheyAreDuringARequest) {
   EXPECT_EQ(sent, body.size());
   ASSERT_TRUE(result);
   EXPECT_EQ(result->status, 404) << result->body;  // bob has no state of this name
-  const std::lock_guard lock(mutex_);
-  EXPECT_NE(log_.find(" 404 "), std::string::npos);
-  EXPECT_NE(log_.find(", client bob"), std::string::npos) << log_;
+  ExpectLogged({" 404 ", ", client bob"});
 }
 
 TEST_F(ServedClients, LearnNothingOfEachOthersPrompts) {
