@@ -15,16 +15,27 @@ namespace linnet::kernels::HWY_NAMESPACE {
 
 using U16 = hn::Rebind<uint16_t, F32>;
 
-// Rounds to nearest, ties to even. Highway's own conversion truncates in some versions.
-HWY_INLINE hn::Vec<U16> ToBFloat16(Vec x) {
+// The nearest bfloat16 numbers, ties to even, in the upper halves of the lanes. Highway's own
+// conversion truncates in some versions.
+HWY_INLINE hn::Vec<hn::RebindToUnsigned<F32>> NearestBFloat16(Vec x) {
   const hn::RebindToUnsigned<F32> d32;
   const auto bits = hn::BitCast(d32, x);
   const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(d32, 1));
   const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(d32, 0x7fff)));
   const auto nan = hn::RebindMask(d32, hn::IsNaN(x));  // rounding might turn NaN into infinity or 0
   const auto quiet = hn::Or(bits, hn::Set(d32, 0x400000));
-  const auto upper = hn::ShiftRight<16>(hn::IfThenElse(nan, quiet, rounded));
+  return hn::IfThenElse(nan, quiet, rounded);
+}
+
+HWY_INLINE hn::Vec<U16> ToBFloat16(Vec x) {
+  const auto upper = hn::ShiftRight<16>(NearestBFloat16(x));
   return hn::DemoteTo(U16(), hn::BitCast(hn::RebindToSigned<F32>(), upper));
+}
+
+// Rounds to bfloat16 and converts back.
+HWY_INLINE Vec RoundToBFloat16(Vec x) {
+  const hn::RebindToUnsigned<F32> d32;
+  return hn::BitCast(F32(), hn::And(NearestBFloat16(x), hn::Set(d32, 0xffff0000u)));
 }
 
 HWY_INLINE Vec FromBFloat16(hn::Vec<U16> x) {

@@ -8,12 +8,11 @@
 #endif
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <utility>
+#include <type_traits>
 
 #include "hwy/cache_control.h"
 #include "hwy/highway.h"
@@ -47,13 +46,54 @@ void BFloat16Activations(size_t rows, size_t in, const float* x, size_t x_stride
   }
 }
 
-void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, const float* factor,
-                     const NarrowRows& to) {
-  const F32 d;
-  const hn::Rebind<int8_t, F32> d8;
-  const size_t padded = RoundUp(in, kNarrowInputs), lanes = hn::Lanes(d);
-  auto* row = reinterpret_cast<int8_t*>(to.data);
+// Like BFloat16Activations(), for products without a dot-product unit: the same numbers, in fp32.
+void WideBFloat16Activations(size_t rows, size_t in, const float* x, size_t x_stride,
+                             const float* factor, const NarrowRows& to) {
+  const size_t padded = RoundUp(in, kNarrowInputs);
+  auto* row = reinterpret_cast<float*>(to.data);
   for (size_t r = 0; r < rows; ++r, x += x_stride, row += padded) {
+    ForVectors(in, [&](size_t i, size_t used) HWY_ATTR {
+      StoreN(RoundToBFloat16(LoadScaled(x, factor, i, used)), row + i, used);
+    });
+    std::memset(row + in, 0, (padded - in) * sizeof(float));
+  }
+}
+
+// Stores the values of a row from i on. kWide: as 16-bit integers, the second and third value of
+// each group of four swapped. Otherwise, as bytes.
+template <bool kWide>
+HWY_INLINE void StoreValues(hn::Vec<I32> value, size_t i, size_t used, std::byte* row) {
+  using Value = std::conditional_t<kWide, int16_t, int8_t>;
+  auto* to = reinterpret_cast<Value*>(row);
+#if HWY_TARGET != HWY_SCALAR
+  if (used == hn::Lanes(I32())) {
+    const hn::Rebind<Value, F32> d;
+    auto values = hn::DemoteTo(d, value);
+    if constexpr (kWide) {
+      const hn::Repartition<uint8_t, decltype(d)> d8;
+      alignas(16) static constexpr uint8_t kOrder[16] = {0, 1, 4,  5,  2,  3,  6,  7,
+                                                         8, 9, 12, 13, 10, 11, 14, 15};
+      values = hn::TableLookupBytes(values, hn::BitCast(d, hn::LoadDup128(d8, kOrder)));
+    }
+    hn::StoreU(values, d, to + i);
+    return;
+  }
+#endif
+  HWY_ALIGN int32_t part[16];
+  hn::Store(value, I32(), part);
+  for (size_t n = 0; n < used; ++n) {
+    const size_t at = i + n, middle = at % 4 == 1 ? at + 1 : at % 4 == 2 ? at - 1 : at;
+    to[kWide ? middle : at] = static_cast<Value>(part[n]);
+  }
+}
+
+template <bool kWide>
+HWY_INLINE void Int8ActivationsOf(size_t rows, size_t in, const float* x, size_t x_stride,
+                                  const float* factor, const NarrowRows& to) {
+  constexpr size_t kBytes = kWide ? sizeof(int16_t) : sizeof(int8_t);
+  const size_t groups = RoundUp(in, 4) * kBytes, bytes = RoundUp(in, kNarrowInputs) * kBytes;
+  std::byte* row = to.data;
+  for (size_t r = 0; r < rows; ++r, x += x_stride, row += bytes) {
     // The bits of non-negative floats are ordered as integers. An infinity is larger than every
     // finite number, a NaN larger than infinity.
     auto most = hn::Zero(U32());
@@ -66,38 +106,117 @@ void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, co
     // A row whose scale would be subnormal counts as zero.
     const bool none = !(largest > 127 * 1.2e-38f);
     to.scale[r] = none ? 0.0f : largest / 127.0f;
-    const Vec inverse = hn::Set(d, none ? 0.0f : 127.0f / largest);
+    const Vec inverse = hn::Set(F32(), none ? 0.0f : 127.0f / largest);
     auto sum = hn::Zero(I32());
+    // The padding, and what the last group has beyond the row's end.
+    std::memset(row + groups - 4 * kBytes, 0, bytes - groups + 4 * kBytes);
     ForVectors(in, [&](size_t i, size_t used) HWY_ATTR {
       const auto value = hn::NearestInt(hn::Mul(LoadScaled(x, factor, i, used), inverse));
       sum = hn::Add(sum, value);
-      if (used == lanes) {
-        hn::StoreU(hn::DemoteTo(d8, value), d8, row + i);
-      } else {
-        HWY_ALIGN int32_t part[16];
-        hn::Store(value, I32(), part);
-        for (size_t n = 0; n < used; ++n) row[i + n] = static_cast<int8_t>(part[n]);
-      }
+      StoreValues<kWide>(value, i, used, row);
     });
     to.offset[r] = static_cast<int32_t>(
         0u - 128u * static_cast<uint32_t>(hn::GetLane(hn::SumOfLanes(I32(), sum))));
     if (!finite) to.scale[r] = NAN;  // makes all results of the row NaN
-    std::memset(row + in, 0, padded - in);
   }
+}
+
+// Instances for the dispatcher, which cannot take templates.
+void Int8Activations(size_t rows, size_t in, const float* x, size_t x_stride, const float* factor,
+                     const NarrowRows& to) {
+  Int8ActivationsOf<false>(rows, in, x, x_stride, factor, to);
+}
+void WideInt8Activations(size_t rows, size_t in, const float* x, size_t x_stride,
+                         const float* factor, const NarrowRows& to) {
+  Int8ActivationsOf<true>(rows, in, x, x_stride, factor, to);
 }
 
 // ------------------------------------------------------------------------------------------
 // Products without a dot-product unit. A tile is a block of rows times whole panels of outputs,
 // whose sums stay in registers over all inputs.
+//
+// 64 bytes of a panel's weights meet 8 bytes of a row: two fp32 numbers (bf16) or four 16-bit
+// integers (int8). Both are processed in two halves. Each half takes 4 bytes of the row, which one
+// load broadcasts to all lanes, and multiplies them by weights that a mask or a shift extracts.
 
 inline constexpr size_t kNarrowVectors = kPanel / hn::MaxLanes(F32());  // vectors per panel
-// kNarrowRows: maximum number of rows of a tile. NarrowPanels(): number of panels of a tile of
-// `rows` rows, enough to hide the latency of multiply-adds, but no more than registers can hold.
-inline constexpr size_t kNarrowRows = HWY_TARGET == HWY_AVX3 ? 8 : HWY_TARGET == HWY_SCALAR ? 1 : 4;
+// Maximum number of rows of a tile, and number of panels of a tile of `rows` rows: enough to hide
+// the latency of multiply-adds, but no more than registers can hold. int8 needs registers for
+// products too.
+constexpr size_t NarrowRowsOfTile(NarrowType type) {
+  if (HWY_TARGET == HWY_SCALAR) return 1;
+  if (HWY_TARGET == HWY_AVX3) return 8;
+  return HWY_TARGET == HWY_AVX2 && type == NarrowType::kBf16 ? 6 : 4;
+}
 constexpr size_t NarrowPanels(size_t rows, NarrowType type) {
   if (HWY_TARGET == HWY_SCALAR || rows > 2) return 1;
   return rows == 1 && type == NarrowType::kBf16 ? 4 : 2;
 }
+// With few rows, loading weights is the bottleneck: maximum number of rows to prefetch for.
+inline constexpr size_t kMostNarrowPrefetchRows = 3;
+
+// bf16 products. The first half is the first input of a pair, the second half the second.
+struct BFloat16Products {
+  using Number = float;  // of the row
+  using D = F32;
+  using Sums = Vec;
+
+  template <size_t kHalf>
+  static HWY_INLINE Vec Weights(hn::Vec<U32> pair) {
+    if constexpr (kHalf == 0) return hn::BitCast(F32(), hn::ShiftLeft<16>(pair));
+    return hn::BitCast(F32(), hn::And(pair, hn::Set(U32(), 0xffff0000u)));
+  }
+  static HWY_INLINE Vec MulAdd(Vec sums, Vec weights, Vec input) {
+    return hn::MulAdd(input, weights, sums);
+  }
+  static HWY_INLINE Vec Total(const NarrowArgs&, size_t, Vec sums) { return sums; }
+};
+
+// Whether the target has an instruction that adds the products of adjacent pairs of 16-bit integers
+// and keeps these sums in lane order.
+#define LINNET_PAIR_PRODUCTS ((HWY_ARCH_X86 || HWY_ARCH_WASM) && HWY_TARGET != HWY_SCALAR)
+
+// int8 products, in pairs of 16-bit integers. The first half are the inputs 0 and 2 of a group of
+// four, the second half the inputs 1 and 3.
+struct Int8Products {
+  using Number = int32_t;  // a pair of the row's integers
+  using D = I32;
+  using Sums = hn::Vec<I32>;
+
+  template <size_t kHalf>
+  static HWY_INLINE Sums Weights(hn::Vec<U32> four) {
+    const auto mask = hn::Set(U32(), 0x00ff00ffu);
+    if constexpr (kHalf == 0) return hn::BitCast(D(), hn::And(four, mask));
+#if LINNET_PAIR_PRODUCTS
+    const hn::Repartition<uint16_t, U32> d16;
+    return hn::BitCast(D(), hn::ShiftRight<8>(hn::BitCast(d16, four)));
+#else
+    return hn::BitCast(D(), hn::And(hn::ShiftRight<8>(four), mask));
+#endif
+  }
+  static HWY_INLINE Sums MulAdd(Sums sums, Sums weights, Sums input) {
+#if LINNET_PAIR_PRODUCTS
+    const hn::Repartition<int16_t, I32> d16;
+    Sums unused = hn::Zero(D());
+    sums = hn::ReorderWidenMulAccumulate(D(), hn::BitCast(d16, weights), hn::BitCast(d16, input),
+                                         sums, unused);
+#if HWY_COMPILER_GCC_ACTUAL && HWY_ARCH_X86
+    // GCC would otherwise add the products of both halves to each other first, which keeps more
+    // numbers alive than there are registers.
+    asm("" : "+v"(sums.raw));
+#endif
+    return sums;
+#else
+    const Sums low = hn::Mul(hn::And(weights, hn::Set(D(), 0xffff)),
+                             hn::ShiftRight<16>(hn::ShiftLeft<16>(input)));
+    const Sums high = hn::Mul(hn::ShiftRight<16>(weights), hn::ShiftRight<16>(input));
+    return hn::Add(sums, hn::Add(low, high));
+#endif
+  }
+  static HWY_INLINE Vec Total(const NarrowArgs& args, size_t row, Sums sums) {
+    return hn::ConvertTo(F32(), hn::Add(sums, hn::Set(D(), args.x.offset[row])));
+  }
+};
 
 // Computes outputs of y from vector v of a row's sums: applies the scales (int8) and adds the
 // biases. `column` is the panel's first output.
@@ -119,209 +238,112 @@ HWY_INLINE void FinishNarrow(const NarrowArgs& args, size_t row, const std::byte
   StoreN(result, y, used);
 }
 
-// A tile of kPanels panels. Its first row is `row`; its first panel is at `panel` and starts with
-// output `column`.
-template <size_t kPanels>
-struct NarrowTile {
-  static constexpr size_t kVectors = kPanels * kNarrowVectors;
-
-  const std::byte* Panel(size_t v) const { return panel + v / kNarrowVectors * args.panel_bytes(); }
-  // The weights of vector v for the inputs that begin at byte `at` of a row.
-  const std::byte* Weights(size_t v, size_t at) const {
-    return Panel(v) + args.header_bytes() + at * kPanel +
-           v % kNarrowVectors * hn::Lanes(F32()) * sizeof(float);
-  }
-  const std::byte* X(size_t r) const { return args.x.data + (row + r) * args.row_bytes(); }
-  HWY_INLINE void Finish(size_t r, size_t v, Vec result) const {
-    FinishNarrow(args, row + r, Panel(v), column + v / kNarrowVectors * kPanel, v % kNarrowVectors,
-                 result);
-  }
-
-  const NarrowArgs& args;
-  size_t row, column;
-  const std::byte* panel;
-};
-
-HWY_INLINE hn::Vec<I32> FourBytes(const std::byte* x) {
-  int32_t bytes;
-  std::memcpy(&bytes, x, 4);
-  return hn::Set(I32(), bytes);  // compiles to one load that fills all lanes
-}
-
-// Computes a bf16 tile. For each pair of inputs, adds the product of the first input, then the
-// product of the second.
-template <size_t kRows, size_t kPanels>
-HWY_INLINE void BFloat16Tile(const NarrowTile<kPanels>& tile) {
-  constexpr size_t kVectors = NarrowTile<kPanels>::kVectors;
-  const F32 d;
-  const hn::RebindToUnsigned<F32> du;
-  const auto first = [](auto pair) HWY_ATTR { return hn::BitCast(F32(), hn::ShiftLeft<16>(pair)); };
-  const auto upper = hn::Set(du, 0xffff0000u);
-  const auto second = [&](auto pair) HWY_ATTR { return hn::BitCast(F32(), hn::And(pair, upper)); };
-  Vec sum[kRows * kVectors];
-  Unrolled<kRows * kVectors>([&](auto i) HWY_ATTR { sum[i] = hn::Zero(d); });
-  const std::byte *weights[kVectors], *x[kRows];
-  Unrolled<kVectors>([&](auto v) HWY_ATTR { weights[v] = tile.Weights(v, 0); });
-  Unrolled<kRows>([&](auto r) HWY_ATTR { x[r] = tile.X(r); });
-  const auto add = [&](auto r, auto v, Vec x1, Vec w1, Vec x2, Vec w2) HWY_ATTR {
-    Vec& s = sum[r * kVectors + v];
-    s = hn::MulAdd(x2, w2, hn::MulAdd(x1, w1, s));
-  };
-  const size_t bytes = tile.args.row_bytes();
-  for (size_t at = 0, w = 0; at < bytes; at += 4, w += 4 * kPanel) {
-    const auto weight = [&](auto v) HWY_ATTR {
-      return hn::Load(du, reinterpret_cast<const uint32_t*>(weights[v] + w));
+// Computes a tile of kRows rows from `row` on, and of kPanels panels, the first of which is at
+// `panel` and starts with output `column`.
+template <class Products, size_t kRows, size_t kPanels>
+HWY_INLINE void NarrowTile(const NarrowArgs& args, size_t row, size_t column,
+                           const std::byte* panel) {
+  using Number = typename Products::Number;
+  using Sums = typename Products::Sums;
+  constexpr size_t kVectors = kPanels * kNarrowVectors;
+  const typename Products::D d;
+  const size_t stride = args.panel_bytes();
+  Sums sums[kRows * kVectors];
+  Unrolled<kRows * kVectors>([&](auto i) HWY_ATTR { sums[i] = hn::Zero(d); });
+  const std::byte* weights[kPanels];
+  const Number* x[kRows];
+  Unrolled<kPanels>([&](auto p)
+                        HWY_ATTR { weights[p] = panel + p * stride + args.header_bytes(); });
+  Unrolled<kRows>([&](auto r) HWY_ATTR {
+    x[r] = reinterpret_cast<const Number*>(args.x.data + (row + r) * args.row_bytes);
+  });
+  const size_t numbers = args.row_bytes / sizeof(Number);
+  for (size_t i = 0, w = 0; i < numbers; i += 2, w += 4 * kPanel) {
+    const auto group = [&](auto v) HWY_ATTR {
+      return hn::Load(U32(), reinterpret_cast<const uint32_t*>(weights[v / kNarrowVectors] + w) +
+                                 v % kNarrowVectors * hn::Lanes(U32()));
     };
-    const auto input = [&](auto r) HWY_ATTR { return hn::BitCast(du, FourBytes(x[r] + at)); };
-    Unrolled<kPanels>(
-        [&](auto p) HWY_ATTR { hwy::Prefetch(weights[p * kNarrowVectors] + w + 64 * 4 * kPanel); });
+    const auto add = [&](auto r, auto v, Sums weight, Sums input) HWY_ATTR {
+      Sums& s = sums[r * kVectors + v];
+      s = Products::MulAdd(s, weight, input);
+    };
+    if constexpr (kRows <= kMostNarrowPrefetchRows) {
+      Unrolled<kPanels>([&](auto p) HWY_ATTR { hwy::Prefetch(weights[p] + w + 64 * 4 * kPanel); });
+    }
     // Keeps either the weights or the inputs in registers, whichever need fewer registers.
     if constexpr (kVectors <= kRows) {
-      Vec w1[kVectors], w2[kVectors];
-      Unrolled<kVectors>([&](auto v) HWY_ATTR {
-        const auto pair = weight(v);
-        w1[v] = first(pair), w2[v] = second(pair);
-      });
-      Unrolled<kRows>([&](auto r) HWY_ATTR {
-        const auto pair = input(r);
-        const Vec x1 = first(pair), x2 = second(pair);
-        Unrolled<kVectors>([&](auto v) HWY_ATTR { add(r, v, x1, w1[v], x2, w2[v]); });
+      Unrolled<2>([&](auto half) HWY_ATTR {
+        Sums weight[kVectors];
+        Unrolled<kVectors>(
+            [&](auto v) HWY_ATTR { weight[v] = Products::template Weights<half()>(group(v)); });
+        Unrolled<kRows>([&](auto r) HWY_ATTR {
+          const Sums input = hn::Set(d, x[r][i + half]);
+          Unrolled<kVectors>([&](auto v) HWY_ATTR { add(r, v, weight[v], input); });
+        });
       });
     } else {
-      Vec x1[kRows], x2[kRows];
-      Unrolled<kRows>([&](auto r) HWY_ATTR {
-        const auto pair = input(r);
-        x1[r] = first(pair), x2[r] = second(pair);
-      });
+      Sums input[2 * kRows];
+      Unrolled<2 * kRows>([&](auto n) HWY_ATTR { input[n] = hn::Set(d, x[n / 2][i + n % 2]); });
       Unrolled<kVectors>([&](auto v) HWY_ATTR {
-        const auto pair = weight(v);
-        const Vec w1 = first(pair), w2 = second(pair);
-        Unrolled<kRows>([&](auto r) HWY_ATTR { add(r, v, x1[r], w1, x2[r], w2); });
+        const auto both = group(v);
+        const Sums first = Products::template Weights<0>(both);
+        const Sums second = Products::template Weights<1>(both);
+        Unrolled<kRows>([&](auto r) HWY_ATTR {
+          add(r, v, first, input[2 * r]);
+          add(r, v, second, input[2 * r + 1]);
+        });
       });
     }
   }
   Unrolled<kRows>([&](auto r) HWY_ATTR {
-    Unrolled<kVectors>([&](auto v) HWY_ATTR { tile.Finish(r, v, sum[r * kVectors + v]); });
-  });
-}
-
-// Returns, for each output (lane), sum + the dot product of its four unsigned weights with four
-// values of a row.
-HWY_INLINE hn::Vec<I32> DotOfFour(hn::Vec<I32> sum, hn::Vec<I32> four, const int8_t* x) {
-  const I32 d;
-  const auto weight = [&](auto shift) HWY_ATTR {
-    const hn::RebindToUnsigned<I32> du;
-    return hn::BitCast(d,
-                       hn::And(hn::ShiftRight<shift()>(hn::BitCast(du, four)), hn::Set(du, 255)));
-  };
-  sum = hn::Add(sum, hn::Mul(weight(std::integral_constant<int, 0>()), hn::Set(d, x[0])));
-  sum = hn::Add(sum, hn::Mul(weight(std::integral_constant<int, 8>()), hn::Set(d, x[1])));
-  sum = hn::Add(sum, hn::Mul(weight(std::integral_constant<int, 16>()), hn::Set(d, x[2])));
-  return hn::Add(sum, hn::Mul(weight(std::integral_constant<int, 24>()), hn::Set(d, x[3])));
-}
-
-// Whether the target has an instruction that adds the products of adjacent pairs of 16-bit integers
-// and keeps these sums in lane order.
-#define LINNET_PAIR_PRODUCTS ((HWY_ARCH_X86 || HWY_ARCH_WASM) && HWY_TARGET != HWY_SCALAR)
-
-#if LINNET_PAIR_PRODUCTS
-// Like DotOfFour(), but in 16-bit integers, adding two products per instruction: first those of
-// bytes 0 and 2, then those of bytes 1 and 3.
-HWY_INLINE hn::Vec<I32> DotOfPairs(hn::Vec<I32> sum, hn::Vec<I32> four, hn::Vec<I32> x02,
-                                   hn::Vec<I32> x13) {
-  const hn::Repartition<int16_t, I32> d16;
-  const hn::Repartition<uint16_t, I32> du16;
-  const auto w = hn::BitCast(du16, four);
-  const auto w02 = hn::BitCast(d16, hn::And(w, hn::Set(du16, 255)));
-  const auto w13 = hn::BitCast(d16, hn::ShiftRight<8>(w));
-  auto unused = hn::Zero(I32());
-  sum = hn::ReorderWidenMulAccumulate(I32(), w02, hn::BitCast(d16, x02), sum, unused);
-  return hn::ReorderWidenMulAccumulate(I32(), w13, hn::BitCast(d16, x13), sum, unused);
-}
-#endif
-
-template <size_t kRows, size_t kPanels>
-HWY_INLINE void Int8Tile(const NarrowTile<kPanels>& tile) {
-  constexpr size_t kVectors = NarrowTile<kPanels>::kVectors;
-  const I32 d;
-  hn::Vec<I32> sum[kRows * kVectors];
-  Unrolled<kRows * kVectors>([&](auto i) HWY_ATTR { sum[i] = hn::Zero(d); });
-  const std::byte *weights[kVectors], *x[kRows];
-  Unrolled<kVectors>([&](auto v) HWY_ATTR { weights[v] = tile.Weights(v, 0); });
-  Unrolled<kRows>([&](auto r) HWY_ATTR { x[r] = tile.X(r); });
-  const size_t bytes = tile.args.row_bytes();
-  for (size_t at = 0, w = 0; at < bytes; at += 4, w += 4 * kPanel) {
-    Unrolled<kPanels>(
-        [&](auto p) HWY_ATTR { hwy::Prefetch(weights[p * kNarrowVectors] + w + 64 * 4 * kPanel); });
-    hn::Vec<I32> four[kVectors];
     Unrolled<kVectors>([&](auto v) HWY_ATTR {
-      four[v] = hn::Load(d, reinterpret_cast<const int32_t*>(weights[v] + w));
-    });
-    Unrolled<kRows>([&](auto r) HWY_ATTR {
-#if LINNET_PAIR_PRODUCTS
-      const hn::Repartition<int16_t, I32> d16;
-      const auto x_all = hn::BitCast(d16, FourBytes(x[r] + at));
-      const auto x02 = hn::BitCast(d, hn::ShiftRight<8>(hn::ShiftLeft<8>(x_all)));
-      const auto x13 = hn::BitCast(d, hn::ShiftRight<8>(x_all));
-      Unrolled<kVectors>([&](auto v) HWY_ATTR {
-        hn::Vec<I32>& s = sum[r * kVectors + v];
-        s = DotOfPairs(s, four[v], x02, x13);
-      });
-#else
-      Unrolled<kVectors>([&](auto v) HWY_ATTR {
-        hn::Vec<I32>& s = sum[r * kVectors + v];
-        s = DotOfFour(s, four[v], reinterpret_cast<const int8_t*>(x[r] + at));
-      });
-#endif
-    });
-  }
-  Unrolled<kRows>([&](auto r) HWY_ATTR {
-    const auto offset = hn::Set(d, tile.args.x.offset[tile.row + r]);
-    Unrolled<kVectors>([&](auto v) HWY_ATTR {
-      tile.Finish(r, v, hn::ConvertTo(F32(), hn::Add(sum[r * kVectors + v], offset)));
+      constexpr size_t kPanelOf = v / kNarrowVectors;
+      FinishNarrow(args, row + r, panel + kPanelOf * stride, column + kPanelOf * kPanel,
+                   v % kNarrowVectors, Products::Total(args, row + r, sums[r * kVectors + v]));
     });
   });
 }
 
 // Computes rows [row, row + kRows) and outputs [column, end); column is a multiple of kPanel.
-template <size_t kRows>
-void NarrowRowsBody(const NarrowArgs& args, size_t row, size_t column, size_t end) {
+template <class Products, size_t kRows, NarrowType kType>
+HWY_NOINLINE void NarrowRowsOf(const NarrowArgs& args, size_t row, size_t column, size_t end) {
   const size_t stride = args.panel_bytes();
-  const auto tiles = [&](auto width, auto body) HWY_ATTR {
+  const auto tiles = [&](auto width) HWY_ATTR {
     constexpr size_t kPanels = decltype(width)::value;
     for (; column + (kPanels - 1) * kPanel < end; column += kPanels * kPanel) {
-      body(NarrowTile<kPanels>{args, row, column, args.packed + column / kPanel * stride});
+      NarrowTile<Products, kRows, kPanels>(args, row, column,
+                                           args.packed + column / kPanel * stride);
     }
   };
-  constexpr std::integral_constant<size_t, 1> kOne;
-  if (args.x.type == NarrowType::kInt8) {
-    const auto body = [](const auto& tile) HWY_ATTR { Int8Tile<kRows>(tile); };
-    tiles(std::integral_constant<size_t, NarrowPanels(kRows, NarrowType::kInt8)>(), body);
-    tiles(kOne, body);
-  } else {
-    const auto body = [](const auto& tile) HWY_ATTR { BFloat16Tile<kRows>(tile); };
-    tiles(std::integral_constant<size_t, NarrowPanels(kRows, NarrowType::kBf16)>(), body);
-    tiles(kOne, body);
-  }
+  tiles(std::integral_constant<size_t, NarrowPanels(kRows, kType)>());
+  tiles(std::integral_constant<size_t, 1>());
 }
 
-template <size_t... kIndex>
-constexpr std::array<void (*)(const NarrowArgs&, size_t, size_t, size_t), sizeof...(kIndex)>
-NarrowRowsTable(std::index_sequence<kIndex...>) {
-  return {NarrowRowsBody<kIndex + 1>...};
-}
-
-void NarrowLinearBody(const NarrowArgs& args) {
-  static constexpr auto kTable = NarrowRowsTable(std::make_index_sequence<kNarrowRows>());
+template <class Products, NarrowType kType>
+HWY_INLINE void NarrowLinearOf(const NarrowArgs& args) {
   // Tiles have nearly equal heights. The weights of two panels (48 KiB at 768 inputs in bf16) stay
   // in the caches near the core while all rows are multiplied by them.
-  const size_t tiles = (args.rows + kNarrowRows - 1) / kNarrowRows;
+  constexpr size_t kMostRows = NarrowRowsOfTile(kType);
+  const size_t tiles = (args.rows + kMostRows - 1) / kMostRows;
   const size_t block = tiles == 1 ? args.out : 2 * kPanel;
   for (size_t column = 0; column < args.out; column += block) {
     for (size_t tile = 0; tile < tiles; ++tile) {
       const size_t begin = args.rows * tile / tiles, end = args.rows * (tile + 1) / tiles;
-      kTable[end - begin - 1](args, begin, column, std::min(column + block, args.out));
+      Unrolled<kMostRows>([&](auto less) HWY_ATTR {
+        if (end - begin == less + 1) {
+          NarrowRowsOf<Products, less + 1, kType>(args, begin, column,
+                                                  std::min(column + block, args.out));
+        }
+      });
     }
+  }
+}
+
+void NarrowLinearBody(const NarrowArgs& args) {
+  if (args.x.type == NarrowType::kInt8) {
+    NarrowLinearOf<Int8Products, NarrowType::kInt8>(args);
+  } else {
+    NarrowLinearOf<BFloat16Products, NarrowType::kBf16>(args);
   }
 }
 

@@ -20,12 +20,24 @@
 namespace linnet::kernels {
 
 HWY_EXPORT(BFloat16Activations);
+HWY_EXPORT(WideBFloat16Activations);
 HWY_EXPORT(Int8Activations);
+HWY_EXPORT(WideInt8Activations);
 HWY_EXPORT(NarrowLinearBody);
 
 namespace {
 
 [[maybe_unused]] bool Aligned(const void* at) { return reinterpret_cast<uintptr_t>(at) % 64 == 0; }
+
+// Bytes of a row of activations without a dot-product unit, the most that any unit reads.
+size_t WideRowBytes(NarrowType type, size_t in) {
+  return RoundUp(in, kNarrowInputs) * 2 * NarrowBytes(type);
+}
+
+// Bytes of a row of activations as the active unit reads it.
+size_t RowBytes(NarrowType type, size_t in) {
+  return WideRowBytes(type, in) / (ActiveDotUnit() == DotUnit::kNone ? 1 : 2);
+}
 
 // Zeroes the packed matrix, copies the biases, and calls body(pointer to the floats after the
 // panel's biases, first output, number of outputs) for each panel.
@@ -92,14 +104,14 @@ float QuantizeWeights(size_t n, const float* weight, int8_t* value) {
 }
 
 size_t NarrowRowsSize(NarrowType type, size_t rows, size_t in) {
-  const size_t values = rows * RoundUp(in, kNarrowInputs) * NarrowBytes(type);
-  return values + (type == NarrowType::kInt8 ? 2 * RoundUp(rows * sizeof(float), 64) : 0);
+  return rows * WideRowBytes(type, in) +
+         (type == NarrowType::kInt8 ? 2 * RoundUp(rows * sizeof(float), 64) : 0);
 }
 
 NarrowRows TakeNarrowRows(NarrowType type, size_t rows, size_t in, std::byte* memory) {
   NarrowRows taken{.type = type, .data = memory};
   if (type == NarrowType::kInt8) {
-    std::byte* behind = memory + rows * RoundUp(in, kNarrowInputs);
+    std::byte* behind = memory + rows * WideRowBytes(type, in);
     taken.scale = reinterpret_cast<float*>(behind);
     taken.offset = reinterpret_cast<int32_t*>(behind + RoundUp(rows * sizeof(float), 64));
   }
@@ -108,16 +120,21 @@ NarrowRows TakeNarrowRows(NarrowType type, size_t rows, size_t in, std::byte* me
 
 NarrowRows RowsFrom(const NarrowRows& rows, size_t first, size_t in) {
   NarrowRows from = rows;
-  from.data += first * RoundUp(in, kNarrowInputs) * NarrowBytes(rows.type);
+  from.data += first * RowBytes(rows.type, in);
   if (rows.type == NarrowType::kInt8) from.scale += first, from.offset += first;
   return from;
 }
 
 void NarrowActivations(size_t rows, size_t in, const float* x, size_t x_stride, const float* factor,
                        const NarrowRows& to) {
+  const bool wide = ActiveDotUnit() == DotUnit::kNone;
   if (to.type == NarrowType::kInt8) {
+    if (wide) return HWY_DYNAMIC_DISPATCH(WideInt8Activations)(rows, in, x, x_stride, factor, to);
     HWY_DYNAMIC_DISPATCH(Int8Activations)(rows, in, x, x_stride, factor, to);
   } else {
+    if (wide) {
+      return HWY_DYNAMIC_DISPATCH(WideBFloat16Activations)(rows, in, x, x_stride, factor, to);
+    }
     HWY_DYNAMIC_DISPATCH(BFloat16Activations)(rows, in, x, x_stride, factor, to);
   }
 }
@@ -126,7 +143,7 @@ void NarrowLinear(size_t rows, size_t in, size_t out, const NarrowRows& x, const
                   LinearMode mode, float* y, size_t y_stride) {
   assert(Aligned(packed) && Aligned(x.data));
   if (rows == 0 || out == 0) return;
-  const NarrowArgs args{rows, in, out, x, packed, mode, y, y_stride};
+  const NarrowArgs args{rows, in, out, x, packed, mode, y, y_stride, RowBytes(x.type, in)};
   switch (ActiveDotUnit()) {
     case DotUnit::kAmx:
       return NarrowLinearAmx(args);

@@ -73,7 +73,9 @@ void PackInt8(size_t in, size_t out, const int8_t* value, size_t value_stride, c
 // the scale would be subnormal, or a weight is not finite.
 float QuantizeWeights(size_t n, const float* weight, int8_t* value);
 
-// Rows of narrow activations, in the caller's memory: `data` [rows, RoundUp(in, kNarrowInputs)].
+// Rows of narrow activations, in the caller's memory: `data` [rows, RoundUp(in, kNarrowInputs)], in
+// the form that the active dot-product unit reads (isa.h). Without a unit, the same numbers are
+// stored in a wider type: bf16 numbers as fp32, int8 as 16-bit integers.
 // int8 rows also have a `scale` and an `offset`. The offset is -128 times the sum of the row's
 // values; it cancels the 128 added to each weight.
 struct NarrowRows {
@@ -83,7 +85,7 @@ struct NarrowRows {
   int32_t* offset = nullptr;
 };
 
-// Bytes of memory that TakeNarrowRows() needs.
+// Bytes of memory that TakeNarrowRows() needs, whichever unit is active when the rows are written.
 size_t NarrowRowsSize(NarrowType type, size_t rows, size_t in);
 // Lays out rows in `memory`, which must be aligned to 64 bytes.
 NarrowRows TakeNarrowRows(NarrowType type, size_t rows, size_t in, std::byte* memory);

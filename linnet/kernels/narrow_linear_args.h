@@ -16,9 +16,8 @@ struct NarrowArgs {
   LinearMode mode;
   float* y;
   size_t y_stride;
+  size_t row_bytes;  // bytes of one row of x
 
-  // Bytes of one row of x.
-  size_t row_bytes() const { return RoundUp(in, kNarrowInputs) * NarrowBytes(x.type); }
   // Bytes from one panel to the next.
   size_t panel_bytes() const { return PackedNarrowSize(x.type, in, kPanel); }
   // Bytes from the start of a panel to its weights.

@@ -65,7 +65,7 @@ constexpr size_t kAhead = 4096;
 template <NarrowType kType, size_t kRows, size_t kPanels>
 LINNET_AVX512 void VnniTile(const NarrowArgs& args, size_t row, size_t column,
                             const std::byte* panel) {
-  const size_t bytes = args.row_bytes(), stride = args.panel_bytes();
+  const size_t bytes = args.row_bytes, stride = args.panel_bytes();
   const std::byte* weights = panel + args.header_bytes();
   const std::byte* x = args.x.data + row * bytes;
   __m512i sum[kRows][kPanels];
@@ -168,7 +168,7 @@ LINNET_AVX512 void Configure(size_t upper, size_t lower) {
 // Computes up to 16 rows, one panel after another in memory order.
 template <NarrowType kType>
 LINNET_AVX512 void AmxFewRows(const NarrowArgs& args) {
-  const size_t bytes = args.row_bytes(), stride = args.panel_bytes();
+  const size_t bytes = args.row_bytes, stride = args.panel_bytes();
   alignas(64) int32_t sums[16 * kPanel];
   Configure(args.rows, 0);
   const std::byte* panel = args.packed;
@@ -194,7 +194,7 @@ LINNET_AVX512 void AmxFewRows(const NarrowArgs& args) {
 template <NarrowType kType>
 LINNET_AVX512 void AmxTile(const NarrowArgs& args, size_t begin, size_t upper, size_t lower,
                            size_t column, const std::byte* panel, bool two) {
-  const size_t bytes = args.row_bytes(), stride = args.panel_bytes();
+  const size_t bytes = args.row_bytes, stride = args.panel_bytes();
   const std::byte* x = args.x.data + begin * bytes;
   const std::byte* weights = panel + args.header_bytes();
   alignas(64) int32_t sums[4][16 * kPanel];
