@@ -119,6 +119,7 @@ void Validate(const TrainConfig& config) {
   in_range("steps", config.steps, int64_t{0}, int64_t{1'000'000'000'000});
   at_least("train_images", config.train_images, 0);
   at_least("validation_images", config.validation_images, 0);
+  at_least("held_out", config.held_out, 0);
   at_least("lr_warmup", config.lr_warmup, int64_t{0});
   at_least("lr_drop_at", config.lr_drop_at, int64_t{0});
   at_least("lr_decay", config.lr_decay, int64_t{0});

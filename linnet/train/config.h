@@ -65,6 +65,7 @@ struct TrainConfig {
   std::string dataset;
   int train_images = 0;
   int validation_images = 256;
+  int held_out = 0;
   int min_length = 10;
   int max_length = 128;
   int symbols = 10;
@@ -298,8 +299,13 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("dataset", "images",
         "name of the data set, mnist or cifar10; empty: detected from its files", c.dataset);
   visit("train_images", "images", "number of training images; 0: all", c.train_images);
-  visit("validation_images", "images", "number of test-set images used for validation; 0: all",
+  visit("validation_images", "images",
+        "number of images used for validation, the first of the test set; 0: all",
         c.validation_images);
+  visit("held_out", "images",
+        "take the last N training images out of the training, and validate on them instead of the "
+        "test set, for the choice of settings",
+        c.held_out);
   visit("min_length", "copy",
         "the part to copy has at least N tokens, or --max-length - 1 if that is less",
         c.min_length);

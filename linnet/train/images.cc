@@ -28,10 +28,12 @@ class ImagesTask : public Task {
           "('linnet data mnist' downloads one)");
     }
     train_ = LoadImages(config.dataset, config.data, Split::kTrain);
+    // Test images do not affect the training, except through --lr-patience. Whoever compares
+    // settings should hold out training images instead.
+    validation_ = config.held_out > 0 ? HoldOut(train_, static_cast<size_t>(config.held_out))
+                                      : LoadImages(config.dataset, config.data, Split::kTest);
     Keep(train_, config.train_images);
-    // Validates on test images. They do not affect the training, except through --lr-patience.
-    validation_ = LoadImages(config.dataset, config.data, Split::kTest);
-    if (config.validation_images > 0) Keep(validation_, config.validation_images);
+    Keep(validation_, config.validation_images);
     if (train_.size() < static_cast<size_t>(config.batch)) {
       throw InputError("--batch ", config.batch, " is more than the ", train_.size(),
                        " training images");
@@ -123,6 +125,23 @@ class ImagesTask : public Task {
     if (limit == 0 || images.size() <= count) return;
     images.pixels.resize(count * images.image_bytes());
     images.labels.resize(count);
+  }
+
+  // Takes the last `count` images out of `images` and returns them.
+  static ImageSet HoldOut(ImageSet& images, size_t count) {
+    if (count >= images.size()) {
+      throw InputError("--held-out ", count, " leaves none of the ", images.size(),
+                       " training images");
+    }
+    const size_t left = images.size() - count;
+    ImageSet last{images.name, images.width, images.height, images.channels, {}, {}};
+    const auto from_left = [&](const std::vector<uint8_t>& all, size_t each) {
+      return std::vector<uint8_t>(all.begin() + static_cast<ptrdiff_t>(left * each), all.end());
+    };
+    last.pixels = from_left(images.pixels, images.image_bytes());
+    last.labels = from_left(images.labels, 1);
+    Keep(images, static_cast<int>(left));
+    return last;
   }
 
   // The indices of an update's images.

@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "linnet/error.h"
 #include "linnet/io/file.h"
 #include "linnet/nn/network.h"
 
@@ -91,6 +92,26 @@ TEST(Task, FlipsMirrorHalfOfTheImages) {
   }
   EXPECT_GT(mirrored, 40);  // of 120
   EXPECT_LT(mirrored, 80);
+}
+
+TEST(Task, HeldOutImagesAreTheLastAndAreNotTrainedOn) {
+  const Data data;
+  TrainConfig config;
+  config.task = "images", config.data = data.images(), config.batch = 4, config.held_out = 2;
+  config.layers = 1, config.heads = 2, config.d_model = 16;
+  const std::unique_ptr<Task> task = kImagesTask.make(config);
+  const torch::Tensor all = torch::arange(6 * 28 * 28).mul(7).remainder(251).view({6, 28 * 28});
+  const torch::Tensor batch = task->BatchTensors(0)[0];
+  for (int64_t i = 0; i < 4; ++i) {
+    EXPECT_EQ((batch == all[i]).all(1).sum().item<int64_t>(), 1) << i;
+  }
+  const std::shared_ptr<nn::Network> model = nn::MakeNetwork(task->Spec());
+  const double validated = task->MetricsOf(task->ValidationSums(*model, {})).front().second;
+  const double expected = task->LossOf(*model, {all.narrow(0, 4, 2)}).value.item<double>();
+  EXPECT_NEAR(validated, expected, 1e-5);
+
+  config.held_out = 6;
+  EXPECT_THROW(kImagesTask.make(config), InputError);
 }
 
 }  // namespace
