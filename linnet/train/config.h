@@ -213,16 +213,12 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
         c.convolution);
 }
 
-// Data, and settings that only some tasks have.
+// Data and settings of the task images.
 template <typename Config, typename Visit>
-void VisitTaskFields(Config& c, const Visit& visit) {
+void VisitImageFields(Config& c, const Visit& visit) {
   visit("mixtures", "images", "components of the mixture of logistics", c.mixtures);
   visit("positions", "images",
         "position encoding: sequence (index), grid (also row and column) or none", c.positions);
-  visit("positions", "text couplet copy recall",
-        "position encoding: sequence (index) or none; not needed by mixers with decays or delta "
-        "rules, nor with --rotary",
-        c.positions);
   visit("pixel_above", "images",
         "also give the network the byte (or pixel) above the predicted one", c.pixel_above);
   visit("whole_pixels", "images",
@@ -235,36 +231,21 @@ void VisitTaskFields(Config& c, const Visit& visit) {
         "one; 0: none",
         c.stem);
   visit("data", "images", "folder that holds the data set; required", c.data);
-  visit("data", "text", "file with the text; required", c.data);
-  visit("unit", "text", "kind of tokens: byte, character, or token (byte pairs of --tokenizer)",
-        c.unit);
-  visit("tokenizer", "text", "for --unit token: a tokenizer.json with a byte-pair vocabulary",
-        c.tokenizer);
-  visit("characters", "text couplet",
-        "maximum size of a character vocabulary, which keeps the most frequent characters",
-        c.characters);
-  visit("min_count", "text couplet", "characters seen fewer than N times become unknown",
-        c.min_count);
-  visit("context", "text", "tokens per training window", c.context);
-  visit("validation_share", "text", "share of the text, from its end, held out for validation",
-        c.validation_share);
-  visit("validation_windows", "text", "number of validation windows", c.validation_windows);
-  visit("tied", "text couplet", "tie the weights of embedding and head", c.tied);
-  visit("head_bias", "text couplet", "biases of the head", c.head_bias);
-  visit("data", "couplet",
-        "folder with train/ and optionally valid/, each with in.txt and out.txt; without valid/, "
-        "one training pair in 30 is held out; required",
-        c.data);
-  visit("max_length", "couplet", "positions of the model; more if the data set has longer couplets",
-        c.max_length);
-  visit("validation_pairs", "couplet", "number of validation pairs; 0: all", c.validation_pairs);
-  visit("other_lengths", "couplet",
-        "share of updates whose couplets are truncated or joined, so that the model learns lengths "
-        "that the data do not have",
-        c.other_lengths);
-  visit("network", "couplet",
-        "transformer or encoder-decoder (--layers layers in the encoder and in the decoder)",
-        c.network);
+  visit("dataset", "images",
+        "name of the data set, mnist or cifar10; empty: detected from its files", c.dataset);
+  visit("train_images", "images", "number of training images; 0: all", c.train_images);
+  visit("validation_images", "images",
+        "number of images used for validation, the first of the test set; 0: all",
+        c.validation_images);
+  visit("held_out", "images",
+        "take the last N training images out of the training, and validate on them instead of the "
+        "test set, for the choice of settings",
+        c.held_out);
+}
+
+// Data and settings of the task speech.
+template <typename Config, typename Visit>
+void VisitSpeechFields(Config& c, const Visit& visit) {
   visit("data", "speech",
         "AN4's folder, or a manifest with one JSON object per line (docs/speech.md); required",
         c.data);
@@ -296,16 +277,47 @@ void VisitTaskFields(Config& c, const Visit& visit) {
   visit("time_mask_share", "speech",
         "SpecAugment: maximum width of a range of frames, as a share of the utterance",
         c.time_mask_share);
-  visit("dataset", "images",
-        "name of the data set, mnist or cifar10; empty: detected from its files", c.dataset);
-  visit("train_images", "images", "number of training images; 0: all", c.train_images);
-  visit("validation_images", "images",
-        "number of images used for validation, the first of the test set; 0: all",
-        c.validation_images);
-  visit("held_out", "images",
-        "take the last N training images out of the training, and validate on them instead of the "
-        "test set, for the choice of settings",
-        c.held_out);
+}
+
+// Data, and settings that only some tasks have.
+template <typename Config, typename Visit>
+void VisitTaskFields(Config& c, const Visit& visit) {
+  VisitImageFields(c, visit);
+  VisitSpeechFields(c, visit);
+  visit("positions", "text couplet copy recall",
+        "position encoding: sequence (index) or none; not needed by mixers with decays or delta "
+        "rules, nor with --rotary",
+        c.positions);
+  visit("data", "text", "file with the text; required", c.data);
+  visit("unit", "text", "kind of tokens: byte, character, or token (byte pairs of --tokenizer)",
+        c.unit);
+  visit("tokenizer", "text", "for --unit token: a tokenizer.json with a byte-pair vocabulary",
+        c.tokenizer);
+  visit("characters", "text couplet",
+        "maximum size of a character vocabulary, which keeps the most frequent characters",
+        c.characters);
+  visit("min_count", "text couplet", "characters seen fewer than N times become unknown",
+        c.min_count);
+  visit("context", "text", "tokens per training window", c.context);
+  visit("validation_share", "text", "share of the text, from its end, held out for validation",
+        c.validation_share);
+  visit("validation_windows", "text", "number of validation windows", c.validation_windows);
+  visit("tied", "text couplet", "tie the weights of embedding and head", c.tied);
+  visit("head_bias", "text couplet", "biases of the head", c.head_bias);
+  visit("data", "couplet",
+        "folder with train/ and optionally valid/, each with in.txt and out.txt; without valid/, "
+        "one training pair in 30 is held out; required",
+        c.data);
+  visit("max_length", "couplet", "positions of the model; more if the data set has longer couplets",
+        c.max_length);
+  visit("validation_pairs", "couplet", "number of validation pairs; 0: all", c.validation_pairs);
+  visit("other_lengths", "couplet",
+        "share of updates whose couplets are truncated or joined, so that the model learns lengths "
+        "that the data do not have",
+        c.other_lengths);
+  visit("network", "couplet",
+        "transformer or encoder-decoder (--layers layers in the encoder and in the decoder)",
+        c.network);
   visit("min_length", "copy",
         "the part to copy has at least N tokens, or --max-length - 1 if that is less",
         c.min_length);
