@@ -223,6 +223,7 @@ class TrainTest(unittest.TestCase):
         self.assert_refused(self.train(*run, "--steps", "3", "--epochs", "2"), "--steps", "--epochs")
         self.run_ok(*run, "--batch", "4", "--steps", "5")  # one epoch
         self.run_ok("images", "--resume", "--out", out, "--batch", "10", "--epochs", "4")  # 3 updates of 10 images
+        self.assert_refused(self.train("images", "--resume", "--out", out, "--held-out", "2"), "--held-out 2")
         info = subprocess.run([BIN / "linnet", "info", "--json", out / "model.safetensors"], capture_output=True,
                               text=True, check=True)
         self.assertAlmostEqual(json.loads(info.stdout)["training"]["epochs"], 1 + 3 * 10 / 20)
@@ -516,6 +517,7 @@ class TrainTest(unittest.TestCase):
                             ("--accumulate", "65"), ("--ema", "1"), ("--lr-decay-form", "steep"), ("--device", "tpu"),
                             ("--symbols", "2147483647"), ("--threads", "2000"), ("--max-length", "16777216")):
             self.assert_refused(self.train("copy", "--out", out, flag, value), flag)
+        self.assert_refused(self.train("copy", "--out", out, "--symbols", ""), "--symbols: '' is not a number")
         cuda = self.train(*COPY, "--out", out, "--steps", "1", "--device", "cuda")
         if cuda.returncode != 0:
             self.assert_refused(cuda, "CUDA", "docs/gpu.md")

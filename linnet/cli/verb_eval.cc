@@ -93,7 +93,7 @@ void AddEval(CLI::App& app) {
             Between(1, 100'000'000));
   AddBatchOption(verb, options->batch);
   AddOption(verb, "--seed", options->seed, "N", "Random seed of the sequences (copy, recall)",
-            CLI::NonNegativeNumber.description(""));
+            IsNumber(/*may_be_negative=*/false));
   AddOption(verb, "--show", options->show, "N",
             "Print the first N sequences and the model's answers (copy, recall)", Between(0, 1000));
   AddOption(verb, "--dictionary", options->dictionary, "FILE",

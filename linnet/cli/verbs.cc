@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <iostream>
@@ -27,20 +26,6 @@ CLI::App* AddVerb(CLI::App& app, const std::string& name, const std::string& sum
   return verb;
 }
 
-CLI::Validator Between(double low, double high) {
-  // Not CLI::Range, which accepts "nan".
-  const auto check = [low, high](std::string& text) -> std::string {
-    double value = 0;
-    if (!CLI::detail::lexical_cast(text, value)) return "'" + text + "' is not a number";
-    if (value >= low && value <= high) return "";
-    const auto number = [](double x) {
-      return std::abs(x) < 1e15 && x == std::floor(x) ? StrCat(static_cast<int64_t>(x)) : StrCat(x);
-    };
-    return StrCat(text, " is not between ", number(low), " and ", number(high));
-  };
-  return CLI::Validator(check, "");
-}
-
 CLI::Option* AddModelArgument(CLI::App* verb, std::string& path) {
   return verb
       ->add_option("-m,--model,MODEL", path,
@@ -53,7 +38,7 @@ CLI::Option* AddModelArgument(CLI::App* verb, std::string& path) {
 void AddSeedOption(CLI::App* verb, std::optional<uint64_t>& seed, const std::string& when) {
   verb->add_option("-s,--seed", seed, "Random seed (default: chosen at random and printed)" + when)
       ->type_name("N")
-      ->check(CLI::NonNegativeNumber.description(""));
+      ->check(IsNumber(/*may_be_negative=*/false));
 }
 
 uint64_t DrawnSeed() { return std::random_device()(); }

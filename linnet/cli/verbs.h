@@ -44,9 +44,6 @@ void AddSample(CLI::App& app);
 CLI::App* AddVerb(CLI::App& app, const std::string& name, const std::string& summary,
                   const std::string& notes, const std::string& examples);
 
-// Returns a check that a number lies in [low, high]. --help does not show the range.
-CLI::Validator Between(double low, double high);
-
 // Options shared by several verbs.
 CLI::Option* AddModelArgument(CLI::App* verb, std::string& path);
 void AddPrecisionOption(CLI::App* verb, std::optional<Precision>& precision);

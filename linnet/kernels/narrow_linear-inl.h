@@ -60,7 +60,8 @@ void WideBFloat16Activations(size_t rows, size_t in, const float* x, size_t x_st
 }
 
 // Stores the values of a row from i on. kWide: as 16-bit integers, the second and third value of
-// each group of four swapped. Otherwise, as bytes.
+// each group of four swapped, so that 32 bits hold what half a group of weights is multiplied by.
+// Otherwise, as bytes.
 template <bool kWide>
 HWY_INLINE void StoreValues(hn::Vec<I32> value, size_t i, size_t used, std::byte* row) {
   using Value = std::conditional_t<kWide, int16_t, int8_t>;
@@ -82,8 +83,8 @@ HWY_INLINE void StoreValues(hn::Vec<I32> value, size_t i, size_t used, std::byte
   HWY_ALIGN int32_t part[16];
   hn::Store(value, I32(), part);
   for (size_t n = 0; n < used; ++n) {
-    const size_t at = i + n, middle = at % 4 == 1 ? at + 1 : at % 4 == 2 ? at - 1 : at;
-    to[kWide ? middle : at] = static_cast<Value>(part[n]);
+    const size_t at = i + n, swapped = at % 4 == 1 ? at + 1 : at % 4 == 2 ? at - 1 : at;
+    to[kWide ? swapped : at] = static_cast<Value>(part[n]);
   }
 }
 
@@ -91,7 +92,7 @@ template <bool kWide>
 HWY_INLINE void Int8ActivationsOf(size_t rows, size_t in, const float* x, size_t x_stride,
                                   const float* factor, const NarrowRows& to) {
   constexpr size_t kBytes = kWide ? sizeof(int16_t) : sizeof(int8_t);
-  const size_t groups = RoundUp(in, 4) * kBytes, bytes = RoundUp(in, kNarrowInputs) * kBytes;
+  const size_t groups = in / 4 * 4 * kBytes, bytes = RoundUp(in, kNarrowInputs) * kBytes;
   std::byte* row = to.data;
   for (size_t r = 0; r < rows; ++r, x += x_stride, row += bytes) {
     // The bits of non-negative floats are ordered as integers. An infinity is larger than every
@@ -108,8 +109,7 @@ HWY_INLINE void Int8ActivationsOf(size_t rows, size_t in, const float* x, size_t
     to.scale[r] = none ? 0.0f : largest / 127.0f;
     const Vec inverse = hn::Set(F32(), none ? 0.0f : 127.0f / largest);
     auto sum = hn::Zero(I32());
-    // The padding, and what the last group has beyond the row's end.
-    std::memset(row + groups - 4 * kBytes, 0, bytes - groups + 4 * kBytes);
+    std::memset(row + groups, 0, bytes - groups);  // the last group, if not whole, and the padding
     ForVectors(in, [&](size_t i, size_t used) HWY_ATTR {
       const auto value = hn::NearestInt(hn::Mul(LoadScaled(x, factor, i, used), inverse));
       sum = hn::Add(sum, value);
@@ -157,6 +157,7 @@ inline constexpr size_t kMostNarrowPrefetchRows = 3;
 
 // bf16 products. The first half is the first input of a pair, the second half the second.
 struct BFloat16Products {
+  static constexpr NarrowType kType = NarrowType::kBf16;
   using Number = float;  // of the row
   using D = F32;
   using Sums = Vec;
@@ -179,6 +180,7 @@ struct BFloat16Products {
 // int8 products, in pairs of 16-bit integers. The first half are the inputs 0 and 2 of a group of
 // four, the second half the inputs 1 and 3.
 struct Int8Products {
+  static constexpr NarrowType kType = NarrowType::kInt8;
   using Number = int32_t;  // a pair of the row's integers
   using D = I32;
   using Sums = hn::Vec<I32>;
@@ -251,14 +253,16 @@ HWY_INLINE void NarrowTile(const NarrowArgs& args, size_t row, size_t column,
   Sums sums[kRows * kVectors];
   Unrolled<kRows * kVectors>([&](auto i) HWY_ATTR { sums[i] = hn::Zero(d); });
   const std::byte* weights[kPanels];
-  const Number* x[kRows];
+  const std::byte* x[kRows];
   Unrolled<kPanels>([&](auto p)
                         HWY_ATTR { weights[p] = panel + p * stride + args.header_bytes(); });
-  Unrolled<kRows>([&](auto r) HWY_ATTR {
-    x[r] = reinterpret_cast<const Number*>(args.x.data + (row + r) * args.row_bytes);
-  });
-  const size_t numbers = args.row_bytes / sizeof(Number);
-  for (size_t i = 0, w = 0; i < numbers; i += 2, w += 4 * kPanel) {
+  Unrolled<kRows>([&](auto r) HWY_ATTR { x[r] = args.x.data + (row + r) * args.row_bytes; });
+  const auto input_at = [&](size_t r, size_t at) HWY_ATTR {
+    Number number;
+    std::memcpy(&number, x[r] + at, sizeof number);
+    return hn::Set(d, number);  // compiles to one load that fills all lanes
+  };
+  for (size_t at = 0, w = 0; at < args.row_bytes; at += 2 * sizeof(Number), w += 4 * kPanel) {
     const auto group = [&](auto v) HWY_ATTR {
       return hn::Load(U32(), reinterpret_cast<const uint32_t*>(weights[v / kNarrowVectors] + w) +
                                  v % kNarrowVectors * hn::Lanes(U32()));
@@ -277,13 +281,14 @@ HWY_INLINE void NarrowTile(const NarrowArgs& args, size_t row, size_t column,
         Unrolled<kVectors>(
             [&](auto v) HWY_ATTR { weight[v] = Products::template Weights<half()>(group(v)); });
         Unrolled<kRows>([&](auto r) HWY_ATTR {
-          const Sums input = hn::Set(d, x[r][i + half]);
+          const Sums input = input_at(r, at + half * sizeof(Number));
           Unrolled<kVectors>([&](auto v) HWY_ATTR { add(r, v, weight[v], input); });
         });
       });
     } else {
       Sums input[2 * kRows];
-      Unrolled<2 * kRows>([&](auto n) HWY_ATTR { input[n] = hn::Set(d, x[n / 2][i + n % 2]); });
+      Unrolled<2 * kRows>(
+          [&](auto n) HWY_ATTR { input[n] = input_at(n / 2, at + n % 2 * sizeof(Number)); });
       Unrolled<kVectors>([&](auto v) HWY_ATTR {
         const auto both = group(v);
         const Sums first = Products::template Weights<0>(both);
@@ -305,7 +310,7 @@ HWY_INLINE void NarrowTile(const NarrowArgs& args, size_t row, size_t column,
 }
 
 // Computes rows [row, row + kRows) and outputs [column, end); column is a multiple of kPanel.
-template <class Products, size_t kRows, NarrowType kType>
+template <class Products, size_t kRows>
 HWY_NOINLINE void NarrowRowsOf(const NarrowArgs& args, size_t row, size_t column, size_t end) {
   const size_t stride = args.panel_bytes();
   const auto tiles = [&](auto width) HWY_ATTR {
@@ -315,24 +320,24 @@ HWY_NOINLINE void NarrowRowsOf(const NarrowArgs& args, size_t row, size_t column
                                            args.packed + column / kPanel * stride);
     }
   };
-  tiles(std::integral_constant<size_t, NarrowPanels(kRows, kType)>());
+  tiles(std::integral_constant<size_t, NarrowPanels(kRows, Products::kType)>());
   tiles(std::integral_constant<size_t, 1>());
 }
 
-template <class Products, NarrowType kType>
+template <class Products>
 HWY_INLINE void NarrowLinearOf(const NarrowArgs& args) {
   // Tiles have nearly equal heights. The weights of two panels (48 KiB at 768 inputs in bf16) stay
   // in the caches near the core while all rows are multiplied by them.
-  constexpr size_t kMostRows = NarrowRowsOfTile(kType);
+  constexpr size_t kMostRows = NarrowRowsOfTile(Products::kType);
   const size_t tiles = (args.rows + kMostRows - 1) / kMostRows;
   const size_t block = tiles == 1 ? args.out : 2 * kPanel;
   for (size_t column = 0; column < args.out; column += block) {
     for (size_t tile = 0; tile < tiles; ++tile) {
       const size_t begin = args.rows * tile / tiles, end = args.rows * (tile + 1) / tiles;
-      Unrolled<kMostRows>([&](auto less) HWY_ATTR {
-        if (end - begin == less + 1) {
-          NarrowRowsOf<Products, less + 1, kType>(args, begin, column,
-                                                  std::min(column + block, args.out));
+      Unrolled<kMostRows>([&](auto before) HWY_ATTR {
+        constexpr size_t kRows = before + 1;
+        if (end - begin == kRows) {
+          NarrowRowsOf<Products, kRows>(args, begin, column, std::min(column + block, args.out));
         }
       });
     }
@@ -341,9 +346,9 @@ HWY_INLINE void NarrowLinearOf(const NarrowArgs& args) {
 
 void NarrowLinearBody(const NarrowArgs& args) {
   if (args.x.type == NarrowType::kInt8) {
-    NarrowLinearOf<Int8Products, NarrowType::kInt8>(args);
+    NarrowLinearOf<Int8Products>(args);
   } else {
-    NarrowLinearOf<BFloat16Products, NarrowType::kBf16>(args);
+    NarrowLinearOf<BFloat16Products>(args);
   }
 }
 

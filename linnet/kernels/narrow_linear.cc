@@ -129,13 +129,11 @@ void NarrowActivations(size_t rows, size_t in, const float* x, size_t x_stride, 
                        const NarrowRows& to) {
   const bool wide = ActiveDotUnit() == DotUnit::kNone;
   if (to.type == NarrowType::kInt8) {
-    if (wide) return HWY_DYNAMIC_DISPATCH(WideInt8Activations)(rows, in, x, x_stride, factor, to);
-    HWY_DYNAMIC_DISPATCH(Int8Activations)(rows, in, x, x_stride, factor, to);
+    wide ? HWY_DYNAMIC_DISPATCH(WideInt8Activations)(rows, in, x, x_stride, factor, to)
+         : HWY_DYNAMIC_DISPATCH(Int8Activations)(rows, in, x, x_stride, factor, to);
   } else {
-    if (wide) {
-      return HWY_DYNAMIC_DISPATCH(WideBFloat16Activations)(rows, in, x, x_stride, factor, to);
-    }
-    HWY_DYNAMIC_DISPATCH(BFloat16Activations)(rows, in, x, x_stride, factor, to);
+    wide ? HWY_DYNAMIC_DISPATCH(WideBFloat16Activations)(rows, in, x, x_stride, factor, to)
+         : HWY_DYNAMIC_DISPATCH(BFloat16Activations)(rows, in, x, x_stride, factor, to);
   }
 }
 

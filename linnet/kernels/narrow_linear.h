@@ -75,7 +75,8 @@ float QuantizeWeights(size_t n, const float* weight, int8_t* value);
 
 // Rows of narrow activations, in the caller's memory: `data` [rows, RoundUp(in, kNarrowInputs)], in
 // the form that the active dot-product unit reads (isa.h). Without a unit, the same numbers are
-// stored in a wider type: bf16 numbers as fp32, int8 as 16-bit integers.
+// stored in a type twice as wide: bf16 numbers as fp32, int8 as 16-bit integers. Memory is reserved
+// for the wider form.
 // int8 rows also have a `scale` and an `offset`. The offset is -128 times the sum of the row's
 // values; it cancels the 128 added to each weight.
 struct NarrowRows {

@@ -218,21 +218,53 @@ TEST(NarrowLinear, Int8GivesTheSameBitsOnEveryTarget) {
 }
 
 TEST(NarrowLinear, LargestInt8SumsAreExact) {
-  const size_t in = 4096, out = 16;
-  const std::vector<int8_t> weight(in * out, -127);
-  const Floats ones(out, 1.0f), x(in, 127.0f);
+  const size_t in = kMostInt8Inputs, out = 16;
+  const Floats ones(out, 1.0f);
   AlignedBuffer<std::byte> packed(PackedNarrowSize(NarrowType::kInt8, in, out));
-  PackInt8(in, out, weight.data(), in, ones.data(), nullptr, packed.data());
-  for (const Target& target : Targets()) {
-    ForceIsa(target.isa);
-    ForceDotUnit(target.unit);
-    const Rows rows(NarrowType::kInt8, 1, in, x.data(), in);
-    Floats y(out);
-    NarrowLinear(1, in, out, rows.rows, packed.data(), LinearMode::kOverwrite, y.data(), out);
-    for (float value : y) EXPECT_EQ(value, -127.0f * 127 * 4096) << target.isa;
+  for (const int8_t weight : {-127, 127}) {
+    const std::vector<int8_t> weights(in * out, weight);
+    PackInt8(in, out, weights.data(), in, ones.data(), nullptr, packed.data());
+    for (const float input : {-127.0f, 127.0f}) {
+      const Floats x(in, input);
+      for (const Target& target : Targets()) {
+        ForceIsa(target.isa);
+        ForceDotUnit(target.unit);
+        const Rows rows(NarrowType::kInt8, 1, in, x.data(), in);
+        Floats y(out);
+        NarrowLinear(1, in, out, rows.rows, packed.data(), LinearMode::kOverwrite, y.data(), out);
+        for (float value : y) EXPECT_EQ(value, input * weight * in) << target.isa;
+      }
+    }
   }
   ForceDotUnit({});
   ForceIsa("");
+}
+
+// Memory for rows suits every unit, and RowsFrom() finds rows in the active unit's form.
+TEST(NarrowLinear, RowsSuitAUnitThatIsChosenLater) {
+  const size_t count = 5, from = 2, in = 70, out = 20;
+  const Floats x = Random(count * in, 5);
+  for (const NarrowType type : {NarrowType::kBf16, NarrowType::kInt8}) {
+    const Layer layer(type, in, out);
+    const size_t size = NarrowRowsSize(type, count, in);
+    AlignedBuffer<std::byte> memory(size);
+    const NarrowRows rows = TakeNarrowRows(type, count, in, memory.data());
+    for (const Target& target : Targets()) {
+      ForceIsa(target.isa);
+      ForceDotUnit(target.unit);
+      EXPECT_EQ(NarrowRowsSize(type, count, in), size) << target.isa;
+      NarrowActivations(count, in, x.data(), in, nullptr, rows);
+      Floats all(count * out), part((count - from) * out);
+      NarrowLinear(count, in, out, rows, layer.packed.data(), LinearMode::kOverwrite, all.data(),
+                   out);
+      NarrowLinear(count - from, in, out, RowsFrom(rows, from, in), layer.packed.data(),
+                   LinearMode::kOverwrite, part.data(), out);
+      EXPECT_TRUE(std::equal(part.begin(), part.end(), all.begin() + from * out)) << target.isa;
+      EXPECT_NEAR(all[0], layer.Expected(x.data(), 0), 1e-3) << target.isa;
+    }
+    ForceDotUnit({});
+    ForceIsa("");
+  }
 }
 
 // An infinity or NaN makes a row's results NaN wherever in the row it stands: in any lane of a

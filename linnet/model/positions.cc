@@ -1,5 +1,7 @@
 // The tables of position embeddings of spec.h.
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "linnet/model/spec.h"

@@ -1,4 +1,5 @@
-// TensorTable() of spec.h, and what is computed from it.
+// TensorTable(), IsBuffer() and ParameterCount() of spec.h.
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>

@@ -3,7 +3,9 @@
 #include <fcntl.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
+#include <cstdint>
 #include <exception>
 #include <iostream>
 #include <memory>
@@ -172,6 +174,29 @@ void SetUp(CLI::App& app) {
   app.formatter(std::make_shared<HelpFormatter>());
   app.set_version_flag("-V,--version", "linnet " LINNET_VERSION);
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+CLI::Validator Between(double low, double high) {
+  // Not CLI::Range, which accepts "nan".
+  const auto check = [low, high](std::string& text) -> std::string {
+    double value = 0;
+    if (!CLI::detail::lexical_cast(text, value)) return "'" + text + "' is not a number";
+    if (value >= low && value <= high) return "";
+    const auto number = [](double x) {
+      return std::abs(x) < 1e15 && x == std::floor(x) ? StrCat(static_cast<int64_t>(x)) : StrCat(x);
+    };
+    return StrCat(text, " is not between ", number(low), " and ", number(high));
+  };
+  return CLI::Validator(check, "");
+}
+
+CLI::Validator IsNumber(bool may_be_negative) {
+  const auto check = [may_be_negative](std::string& text) -> std::string {
+    double value = 0;
+    if (!CLI::detail::lexical_cast(text, value)) return "'" + text + "' is not a number";
+    return value < 0 && !may_be_negative ? text + " is negative" : "";
+  };
+  return CLI::Validator(check, "");
 }
 
 int RunProgram(CLI::App& app, int argc, char** argv) {

@@ -28,6 +28,11 @@ void SetUp(CLI::App& app);
 // app has verbs, the command line must name exactly one. Applies $LINNET_ISA first (kernels/isa.h).
 int RunProgram(CLI::App& app, int argc, char** argv);
 
+// Returns a check that a number lies in [low, high]. --help does not show the range.
+CLI::Validator Between(double low, double high);
+// Returns a check for numbers whose range is checked elsewhere.
+CLI::Validator IsNumber(bool may_be_negative = true);
+
 // Adds an option `--name TYPE` with a check. --help shows its default unless the help text contains
 // the word "default".
 //

@@ -235,11 +235,11 @@ void VisitImageFields(Config& c, const Visit& visit) {
         "name of the data set, mnist or cifar10; empty: detected from its files", c.dataset);
   visit("train_images", "images", "number of training images; 0: all", c.train_images);
   visit("validation_images", "images",
-        "number of images used for validation, the first of the test set; 0: all",
+        "validate on at most the first N images, of the test set or of --held-out; 0: all",
         c.validation_images);
   visit("held_out", "images",
-        "take the last N training images out of the training, and validate on them instead of the "
-        "test set, for the choice of settings",
+        "keep the last N training images for validation, instead of the test set; to compare "
+        "settings; 0: none",
         c.held_out);
 }
 

@@ -28,15 +28,15 @@ class ImagesTask : public Task {
           "('linnet data mnist' downloads one)");
     }
     train_ = LoadImages(config.dataset, config.data, Split::kTrain);
-    // Test images do not affect the training, except through --lr-patience. Whoever compares
-    // settings should hold out training images instead.
     validation_ = config.held_out > 0 ? HoldOut(train_, static_cast<size_t>(config.held_out))
                                       : LoadImages(config.dataset, config.data, Split::kTest);
     Keep(train_, config.train_images);
     Keep(validation_, config.validation_images);
     if (train_.size() < static_cast<size_t>(config.batch)) {
       throw InputError("--batch ", config.batch, " is more than the ", train_.size(),
-                       " training images");
+                       " training images",
+                       config.held_out > 0 ? StrCat(" that --held-out ", config.held_out, " leaves")
+                                           : std::string());
     }
   }
 
@@ -116,7 +116,8 @@ class ImagesTask : public Task {
   }
 
   std::string Data() const override {
-    return StrCat(train_.name, ": ", train_.size(), " training images");
+    return StrCat(train_.name, ": ", train_.size(), " training images, validated on ",
+                  validation_.size(), config_.held_out > 0 ? " held-out images" : " test images");
   }
 
  private:
@@ -131,7 +132,7 @@ class ImagesTask : public Task {
   static ImageSet HoldOut(ImageSet& images, size_t count) {
     if (count >= images.size()) {
       throw InputError("--held-out ", count, " leaves none of the ", images.size(),
-                       " training images");
+                       " training images; hold out fewer");
     }
     const size_t left = images.size() - count;
     ImageSet last{images.name, images.width, images.height, images.channels, {}, {}};

@@ -34,7 +34,8 @@ class Data {
   void WriteImages(const std::string& split) const {
     std::string images("\0\0\x08\x03\0\0\0\x06\0\0\0\x1c\0\0\0\x1c", 16);
     std::string labels("\0\0\x08\x01\0\0\0\x06", 8);
-    for (int i = 0; i < 6 * 28 * 28; ++i) images += static_cast<char>(i * 7 % 251);
+    const int step = split == "train" ? 7 : 11;
+    for (int i = 0; i < 6 * 28 * 28; ++i) images += static_cast<char>(i * step % 251);
     for (int i = 0; i < 6; ++i) labels += static_cast<char>(i);
     WriteFileAtomically(folder_ + "/" + split + "-images-idx3-ubyte", images);
     WriteFileAtomically(folder_ + "/" + split + "-labels-idx1-ubyte", labels);

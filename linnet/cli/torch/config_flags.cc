@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "linnet/error.h"
+#include "linnet/program/program.h"
 
 namespace linnet {
 
@@ -26,15 +27,17 @@ void ConfigFlags::Add(CLI::App& app, const TrainConfig* defaults, Chosen chosen)
       app.add_flag(FlagName(name) + ",!" + FlagName("no_" + std::string(name)), field,
                    StrCat(help, usual));
     } else {
-      CLI::Option* option = app.add_option(FlagName(name), field, help);
-      if (defaults != nullptr) option->capture_default_str();
-      for (const char* former : train::FormerNames(name)) {
-        app.add_option(FlagName(former), field)->group("");  // not in --help
-      }
-      // CLI11 reads "-1" as the largest number of the type.
-      if constexpr (std::is_unsigned_v<std::decay_t<decltype(field)>>) {
-        option->check(CLI::NonNegativeNumber.description(""));
-      }
+      using Field = std::decay_t<decltype(field)>;
+      const auto option = [&](const char* flag) {
+        CLI::Option* added = app.add_option(FlagName(flag), field, help);
+        // CLI11 reads "" as 0, and "-1" as the largest number of an unsigned type.
+        if constexpr (std::is_arithmetic_v<Field>)
+          added->check(cli::IsNumber(std::is_signed_v<Field>));
+        return added;
+      };
+      CLI::Option* const shown = option(name);
+      if (defaults != nullptr) shown->capture_default_str();
+      for (const char* former : train::FormerNames(name)) option(former)->group("");
     }
   };
   app.option_defaults()->group("Run");

@@ -112,6 +112,7 @@ TrainConfig Resolve(const TrainCommand& command) {
     config = WithPreset(task, PresetOf(command));
   }
   const std::string init = config.init;  // of a resumed run: the model that it started from
+  const int held_out = config.held_out;
   if (!command.config_file.empty()) {
     ApplyJson(ReadFile(command.config_file, 1 << 20), command.config_file, config);
   }
@@ -126,6 +127,11 @@ TrainConfig Resolve(const TrainCommand& command) {
     throw InputError("--init ", config.init, ": a resumed run already has weights",
                      init.empty() ? "" : StrCat(" (it was initialized from ", init, ")"),
                      "; leave out --init, or start another run without --resume");
+  }
+  if (command.resume && config.held_out != held_out) {
+    throw InputError("--held-out ", config.held_out, ": this run began with ", held_out,
+                     ", so it may have been trained on these images; leave out --held-out, or "
+                     "start another run without --resume");
   }
   // --epochs on the command line overrides a number of updates from a preset or a file.
   const CLI::Option* epochs = command.app->get_option_no_throw("--epochs");
