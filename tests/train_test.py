@@ -517,7 +517,7 @@ class TrainTest(unittest.TestCase):
                             ("--accumulate", "65"), ("--ema", "1"), ("--lr-decay-form", "steep"), ("--device", "tpu"),
                             ("--symbols", "2147483647"), ("--threads", "2000"), ("--max-length", "16777216")):
             self.assert_refused(self.train("copy", "--out", out, flag, value), flag)
-        self.assert_refused(self.train("copy", "--out", out, "--symbols", ""), "--symbols: '' is not a number")
+        self.assert_refused(self.train("copy", "--out", out, "--layers", ""), "--layers: '' is not a number")
         cuda = self.train(*COPY, "--out", out, "--steps", "1", "--device", "cuda")
         if cuda.returncode != 0:
             self.assert_refused(cuda, "CUDA", "docs/gpu.md")
