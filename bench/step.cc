@@ -31,8 +31,9 @@ constexpr const char* kShipped = "models/digits.safetensors";
 
 struct StepBenchOptions : BenchOptions {
   std::vector<std::string> models;
-  std::vector<std::string> languages;                             // kinds of random language models
-  std::vector<std::string> precisions = {"f32", "bf16", "int8"};  // of the language models
+  std::vector<std::string> languages;   // kinds of random language models
+  std::vector<std::string> precisions;  // none: a file's own, and all for language models
+  size_t from = 0;                      // the first position that is timed
 };
 
 // Returns the path of the shipped model, or "" if it is not found. Looks below the current folder,
@@ -89,11 +90,18 @@ Record Measure(const std::shared_ptr<const Model>& model, const std::string& nam
   Check(engine, name);
 
   const size_t length = static_cast<size_t>(spec.input.max_length);
+  if (options.from >= length) {
+    throw InputError("--from ", options.from, ": ", name, " has only ", length, " positions");
+  }
   const std::vector<int32_t> tokens = RandomTokens(spec, length);
   std::vector<float> outputs(engine.output_size());
-  State state = engine.NewState(1);
+  State begin = engine.NewState(1);
+  if (options.from > 0) {
+    engine.Prefix(begin, std::span(tokens).first(options.from), options.from, outputs);
+  }
+  State state = begin.Clone();
   const auto step = [&] {
-    if (state.position() == length) state.Reset();
+    if (state.position() == length) state = begin.Clone();
     engine.Step(state, std::span(tokens).subspan(state.position(), 1), outputs);
   };
   const AlignedBuffer<float> weights(model->weight_bytes() / sizeof(float));
@@ -103,31 +111,39 @@ Record Measure(const std::shared_ptr<const Model>& model, const std::string& nam
     });
   };
   const std::vector<double> median = MedianSeconds({step, read}, options.seconds);
-  return {.name = "step",
-          .label = name,
-          .value = 1e6 * median[0],
-          .unit = "us/token",
-          .limit = 1e6 * median[1],
-          .identity = {{"model", name},
-                       {"layers", spec.stack.layers()},
-                       {"d_model", spec.stack.d_model},
-                       {"N", length},
-                       {"batch", 1},
-                       {"threads", engine.threads()},
-                       {"precision", PrecisionName(model->precision())},
-                       {"isa", kernels::ActiveIsa()},
-                       {"weight_bytes", model->weight_bytes()},
-                       {"tokens_a_second", 1 / median[0]}}};
+  Record record = {.name = "step",
+                   .label = name,
+                   .value = 1e6 * median[0],
+                   .unit = "us/token",
+                   .limit = 1e6 * median[1],
+                   .identity = {{"model", name},
+                                {"layers", spec.stack.layers()},
+                                {"d_model", spec.stack.d_model},
+                                {"N", length},
+                                {"batch", 1},
+                                {"threads", engine.threads()},
+                                {"precision", PrecisionName(model->precision())},
+                                {"isa", kernels::ActiveIsa()},
+                                {"weight_bytes", model->weight_bytes()},
+                                {"tokens_a_second", 1 / median[0]}}};
+  if (options.from > 0) record.identity["from"] = options.from;
+  return record;
 }
 
 void Run(const StepBenchOptions& options) {
   std::vector<Record> records;
   for (const std::string& path : options.models) {
-    records.push_back(Measure(Model::Open(path), path, options));
+    if (options.precisions.empty()) records.push_back(Measure(Model::Open(path), path, options));
+    for (const std::string& precision : options.precisions) {
+      records.push_back(Measure(Model::Open(path, {ParsePrecision(precision)}),
+                                StrCat(path, "  ", precision), options));
+    }
   }
   for (const std::string& kind : options.languages) {
     const Checkpoint checkpoint = RandomModel(RandomLanguageSpec(kind));
-    for (const std::string& precision : options.precisions) {
+    for (const std::string& precision : options.precisions.empty()
+                                            ? std::vector<std::string>{"f32", "bf16", "int8"}
+                                            : options.precisions) {
       records.push_back(Measure(Model::FromCheckpoint(checkpoint, {ParsePrecision(precision)}),
                                 StrCat(kind, "  ", precision), options));
     }
@@ -148,12 +164,13 @@ void Run(const StepBenchOptions& options) {
 }  // namespace
 
 void AddStep(CLI::App& bench) {
-  CLI::App* verb =
-      cli::AddVerb(bench, "step", "Time one recurrent step at batch 1",
-                   "The limit is the time to read the weights once.",
-                   "  linnet bench step\n"
-                   "  linnet bench step --language gated-delta-net,rwkv7 --precision bf16\n"
-                   "  linnet bench step models/digits.safetensors --threads 1 --json\n");
+  CLI::App* verb = cli::AddVerb(
+      bench, "step", "Time one recurrent step at batch 1",
+      "The limit is the time to read the weights once.",
+      "  linnet bench step\n"
+      "  linnet bench step --language gated-delta-net,rwkv7 --precision bf16\n"
+      "  linnet bench step models/digits.safetensors --threads 1 --json\n"
+      "  linnet bench step models/digits-softmax.safetensors --precision int8 --from 733\n");
   auto options = std::make_shared<StepBenchOptions>();
   cli::AddOption(verb, "MODEL", options->models, "",
                  "Models to time (default: the shipped digits model and the paper's MNIST model)");
@@ -162,7 +179,10 @@ void AddStep(CLI::App& bench) {
       "In place of MODEL: time language models with these mixers (12 layers of width 768, "
       "random weights): gated-delta-net, rwkv7, ...");
   cli::AddListOption(verb, "--precision", options->precisions, "NAMES",
-                     "With --language: one or more of f32, bf16 and int8");
+                     "One or more of f32, bf16 and int8 (default: a file's own; all with "
+                     "--language)");
+  cli::AddOption(verb, "--from", options->from, "N",
+                 "Read N tokens first, and time only the steps after them");
   AddBenchOptions(verb, *options);
   verb->callback([options] { Run(*options); });
 }

@@ -326,6 +326,7 @@ environment or --api-key-file is given, /v1 and /metrics require that key; with 
 requires that key or a client's.)",
       "  linnet serve\n"
       "  linnet serve models/couplet.safetensors --port 8000 --snapshot-folder snapshots\n"
+      "  linnet serve --site web/dist\n"
       "  curl http://127.0.0.1:8080/v1/couplets -H 'Content-Type: application/json' "
       "-d '{\"first\": \"海上明月\"}'\n"
       "  curl -N http://127.0.0.1:8080/v1/completions -H 'Content-Type: application/json' "
@@ -381,6 +382,10 @@ requires that key or a client's.)",
             "Maximum time per request, queue included", Between(0.01, 86400));
   AddOption(verb, "--grace", options->grace, "SECONDS",
             "Grace period for running requests at shutdown", Between(0, 86400));
+  verb->add_option("--site", server.site,
+                   "Folder of web pages to serve instead of the built-in page, such as the studio "
+                   "that web/build makes; read once, at the start")
+      ->type_name("DIR");
   verb->add_option("--traces", server.traces,
                    "File to which a trace of each request to a model is appended: JSON lines in "
                    "OpenTelemetry's format (OTLP)")

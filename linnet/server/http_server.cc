@@ -137,6 +137,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool RefuseLargeBody() {
     return Refuse(413, StrCat("the body is larger than ", options_.body, " bytes"));
   }
+  // length: of the body; none if it comes in pieces.
   void WriteHead(const HttpResponse& response, std::optional<size_t> length);
   bool TakePiece();
   void Complete();
@@ -158,8 +159,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::string remote_;
   std::string in_;  // received, not parsed yet
   HeaderScan scan_;
-  std::string head_, body_;  // to be written, one after the other
-  size_t sent_ = 0;          // bytes of both that are written
+  std::string head_, body_;                  // to be written, one after the other,
+  std::shared_ptr<const std::string> file_;  // and then this; may be null
+  size_t sent_ = 0;                          // bytes of all that are written
 
   // The state of the current request.
   std::shared_ptr<Request> current_;
@@ -454,10 +456,11 @@ void Connection::WriteHead(const HttpResponse& response, std::optional<size_t> l
   if (old && !length) close_ = true;  // in HTTP/1.0, closing the connection ends the body
   status_ = response.status;
   head_ = StrCat("HTTP/1.1 ", status_, " ",
-                 View(http::obsolete_reason(static_cast<http::status>(status_))),
-                 "\r\nContent-Type: ", response.type, "\r\n");
+                 View(http::obsolete_reason(static_cast<http::status>(status_))), "\r\n");
+  if (!response.type.empty()) head_ += StrCat("Content-Type: ", response.type, "\r\n");
   head_ += StrCat("X-Request-Id: ", current_->request().id, "\r\n");
-  if (length) head_ += StrCat("Content-Length: ", *length, "\r\n");
+  // With status 304, the length would be that of the file that the client has already.
+  if (length && status_ != 304) head_ += StrCat("Content-Length: ", *length, "\r\n");
   if (!length && !old) head_ += "Transfer-Encoding: chunked\r\n";
   if (close_) {
     head_ += "Connection: close\r\n";
@@ -471,8 +474,11 @@ void Connection::WriteHead(const HttpResponse& response, std::optional<size_t> l
 void Connection::Answer(HttpResponse response) {
   if (answering_) return;
   answering_ = true;
-  WriteHead(response, response.body.size());
-  if (current_->request().method != "HEAD") body_ = std::move(response.body);
+  WriteHead(response, response.file ? response.file->size() : response.body.size());
+  if (current_->request().method != "HEAD") {
+    body_ = std::move(response.body);
+    file_ = std::move(response.file);
+  }
   Write();
 }
 
@@ -489,10 +495,13 @@ void Connection::Stream(const HttpResponse& response,
 void Connection::Write() {
   if (!answering_ || waits_to_write_) return;
   do {
-    while (sent_ < head_.size() + body_.size()) {
-      const size_t of_head = std::min(sent_, head_.size()), of_body = sent_ - of_head;
-      const std::array<asio::const_buffer, 2> rest = {asio::buffer(head_) + of_head,
-                                                      asio::buffer(body_) + of_body};
+    const asio::const_buffer file = file_ ? asio::buffer(*file_) : asio::const_buffer();
+    while (sent_ < head_.size() + body_.size() + file.size()) {
+      const size_t of_head = std::min(sent_, head_.size()),
+                   of_body = std::min(sent_ - of_head, body_.size());
+      const std::array<asio::const_buffer, 3> rest = {asio::buffer(head_) + of_head,
+                                                      asio::buffer(body_) + of_body,
+                                                      file + (sent_ - of_head - of_body)};
       Code code;
       sent_ += socket_.write_some(rest, code);
       if (code == asio::error::would_block) {
@@ -506,7 +515,7 @@ void Connection::Write() {
       }
       if (code) return Close();
     }
-    head_.clear(), body_.clear();
+    head_.clear(), body_.clear(), file_.reset();
     sent_ = 0;
     NoDeadline();
     if (!next_) return Complete();
@@ -554,7 +563,7 @@ void Connection::Finish(bool left) {
   const auto request = std::exchange(current_, nullptr);
   parser_.reset(), checked_.reset();
   next_ = nullptr;
-  head_ = {}, body_ = {};
+  head_ = {}, body_ = {}, file_.reset();
   sent_ = 0;
   answering_ = close_ = false;
   server_.handler.Finished(request->request(), std::exchange(status_, 0), left);

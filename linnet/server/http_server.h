@@ -53,6 +53,7 @@ struct HttpResponse {
   // Further fields; the server adds Content-Length, Connection and X-Request-Id.
   HttpFields fields = {};
   std::string body = {};
+  std::shared_ptr<const std::string> file = {};  // if not null, the body: one copy for all clients
 };
 
 // A request that waits for its answer. Thread-safe. Calls have no effect once the answer is

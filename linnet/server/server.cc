@@ -24,8 +24,8 @@
 #include "linnet/io/json.h"
 #include "linnet/server/answering.h"
 #include "linnet/server/metrics.h"
-#include "linnet/server/pages.h"
 #include "linnet/server/service.h"
+#include "linnet/server/site.h"
 #include "linnet/server/traces.h"
 
 namespace linnet::server {
@@ -56,14 +56,6 @@ std::string_view KeyOf(const HttpRequest& request) {
   if (!bearer) return "";
   const size_t begin = given.find_first_not_of(' ', kScheme.size());
   return begin == given.npos ? "" : given.substr(begin);
-}
-
-std::string ContentType(std::string_view name) {
-  if (name.ends_with(".html")) return "text/html; charset=utf-8";
-  if (name.ends_with(".css")) return "text/css; charset=utf-8";
-  if (name.ends_with(".js")) return "text/javascript; charset=utf-8";
-  if (name.ends_with(".svg")) return "image/svg+xml";
-  return "application/octet-stream";
 }
 
 double ResidentBytes() {
@@ -123,7 +115,6 @@ struct Server::Impl : HttpHandler {
 
   void AddRoutes();
   void AddStates();
-  void AddPages();
   std::unique_ptr<Service> MakeService(std::vector<Served> models) const {
     return std::make_unique<Service>(std::move(models), states.get(), options, others);
   }
@@ -241,6 +232,12 @@ void Server::Reload(std::vector<Served> models) {
 }
 
 void Server::Impl::AddRoutes() {
+  for (auto& [path, page] : options.site.empty() ? BuiltInSite() : ReadSite(options.site)) {
+    others.routes[path] = {
+        .get = [page = std::move(page)](
+                   const HttpRequest& request) { return PageResponse(page, request); },
+        .needs_key = false};
+  }
   others.routes["/healthz"] = {
       .get =
           [this](const HttpRequest&) {
@@ -254,7 +251,6 @@ void Server::Impl::AddRoutes() {
   }};
   others.routes["/metrics"].for_operator = true;
   if (states) AddStates();
-  AddPages();
 }
 
 void Server::Impl::AddStates() {
@@ -282,24 +278,6 @@ void Server::Impl::AddStates() {
     of(request).Remove(name);
     return JsonResponse({{"id", name}, {"object", "state"}, {"deleted", true}});
   };
-}
-
-void Server::Impl::AddPages() {
-  for (const EmbeddedFile& page : Pages()) {
-    const auto show = [&page](const HttpRequest&) {
-      return HttpResponse{.type = ContentType(page.name),
-                          .fields = {{"Cache-Control", "no-cache"},
-                                     {"Content-Security-Policy",
-                                      "default-src 'none'; script-src 'self'; style-src 'self'; "
-                                      "connect-src 'self'; img-src 'self' data:; base-uri 'none'; "
-                                      "form-action 'none'; frame-ancestors 'none'"},
-                                     {"X-Content-Type-Options", "nosniff"},
-                                     {"Referrer-Policy", "no-referrer"}},
-                          .body = std::string(page.bytes)};
-    };
-    others.routes["/" + std::string(page.name)] = {.get = show, .needs_key = false};
-    if (page.name == "couplet.html") others.routes["/"] = {.get = show, .needs_key = false};
-  }
 }
 
 // Makes the checks that need only the header.

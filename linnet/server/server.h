@@ -41,6 +41,7 @@ struct ServerOptions {
   StateStoreOptions states = {};  // with an empty folder, clients cannot keep states
   double seconds = 60;            // maximum time of a request, waiting in the queue included
   std::string traces = {};        // file for traces of requests; "": none
+  std::string site = {};          // folder of the web pages; "": those built into the server
   // For tests: replaces the check whether a request takes longer than `seconds`; may be empty.
   std::function<bool(const Account& request)> expired = {};
   // Called with one log line per finished request, from any thread; may be empty.
@@ -51,7 +52,7 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Throws InputError if the folder of states or the file of traces cannot be used.
+  // Throws InputError if the site, the folder of states or the file of traces cannot be used.
   Server(std::vector<Served> models, ServerOptions options);
   ~Server();
 

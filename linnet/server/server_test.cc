@@ -22,7 +22,6 @@
 #include "linnet/sampling.h"
 #include "linnet/server/batcher.h"
 #include "linnet/server/metrics.h"
-#include "linnet/server/pages.h"
 #include "linnet/server/server.h"
 #include "linnet/server/snapshots.h"
 #include "linnet/server/test_util.h"
@@ -341,21 +340,6 @@ TEST(Metrics, AreInPrometheusFormat) {
   has("linnet_request_seconds_count{path=\"/a\"} 3");
   has("linnet_first_token_seconds_count{path=\"/a\"} 1");
   has("# TYPE linnet_request_seconds histogram");
-}
-
-TEST(Pages, AreTheFilesOfTheFolder) {
-  size_t files = 0;
-  for (const auto& file : std::filesystem::directory_iterator("linnet/server/pages")) {
-    std::ifstream in(file.path(), std::ios::binary);
-    const std::string bytes((std::istreambuf_iterator<char>(in)), {});
-    const auto page = std::find_if(Pages().begin(), Pages().end(), [&](const EmbeddedFile& one) {
-      return one.name == file.path().filename().string();
-    });
-    ASSERT_NE(page, Pages().end()) << file.path();
-    EXPECT_EQ(page->bytes, bytes) << file.path();
-    ++files;
-  }
-  EXPECT_EQ(files, Pages().size());
 }
 
 }  // namespace

@@ -27,9 +27,9 @@ export function chromium() {
   process.exit(SKIPPED);
 }
 
-// Starts linnet serve with these models; returns { url, stop() }.
-export async function serve(models, ...flags) {
-  const server = spawn(path.join(process.argv[2], 'linnet'), ['serve', ...models, '--port', '0', '--quiet', ...flags]);
+// Starts linnet serve of the build's folder `bin` with these models; returns { url, stop() }.
+export async function serve(bin, models, ...flags) {
+  const server = spawn(path.join(bin, 'linnet'), ['serve', ...models, '--port', '0', '--quiet', ...flags]);
   let said = '';
   const url = await new Promise((resolve, reject) => {
     server.stderr.on('data', (data) => { said += data; });

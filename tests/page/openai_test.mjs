@@ -15,7 +15,7 @@ execFileSync(path.join(process.argv[2], 'linnet'), ['train', 'text', '--data', p
   '--layers', '2', '--heads', '2', '--d-model', '32', '--context', '1024', '--batch', '2', '--lr', '1e-2', '--steps',
   '250', '--validate-every', '0', '--threads', '1', '--out', path.join(folder, 'run')], { stdio: 'pipe' });
 const model = 'run';  // named after the run's folder
-const server = await serve([path.join(folder, 'run', 'model.safetensors')], '--chat', 'plain');
+const server = await serve(process.argv[2], [path.join(folder, 'run', 'model.safetensors')], '--chat', 'plain');
 const client = new OpenAI({ baseURL: `${server.url}/v1`, apiKey: 'none', maxRetries: 0 });
 const request = { model, prompt: 'ROMEO:', max_tokens: 40, seed: 5, temperature: 0.8 };
 

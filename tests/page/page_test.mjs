@@ -9,7 +9,7 @@ import { assert, chromium, load, run, serve } from './common.mjs';
 const executablePath = chromium();
 const { module: { chromium: browserType } } = load('playwright-core');
 const axe = readFileSync(load('axe-core').resolve('axe-core'), 'utf8');
-const server = await serve([process.argv[3] ?? 'models/couplet.safetensors']);
+const server = await serve(process.argv[2], [process.argv[3] ?? 'models/couplet.safetensors']);
 const browser = await browserType.launch({ executablePath, args: ['--no-sandbox'] });
 
 // Opens the page in a browser context with these options. page.faults lists the page's errors and

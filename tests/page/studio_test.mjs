@@ -1,12 +1,12 @@
-// Tests the studio, the static site of web/build, in a browser: the work of every page; languages,
-// themes and widths; and accessibility with axe-core.
+// Tests the studio, the site of web/build, in a browser: the work of every page; languages, themes
+// and widths; accessibility with axe-core; and the same pages shown by linnet serve.
 //
-//   node tests/page/studio_test.mjs SITE
+//   node tests/page/studio_test.mjs SITE BIN_DIR
 import { createReadStream, existsSync, readFileSync, statSync } from 'node:fs';
 import http from 'node:http';
 import path from 'node:path';
 
-import { assert, chromium, load, run } from './common.mjs';
+import { assert, chromium, load, run, serve } from './common.mjs';
 
 const executablePath = chromium();
 const { module: { chromium: browserType } } = load('playwright-core');
@@ -30,17 +30,17 @@ const browser = await browserType.launch({
 });
 const PAGES = ['index.html', 'race.html', 'couplet.html', 'text.html', 'speech.html', 'hood.html'];
 
-async function open(name, { before, ...options } = {}) {
+async function open(name, { before, from = url, ...options } = {}) {
   const context = await browser.newContext({ locale: 'en-GB', bypassCSP: true, ...options });
   const page = await context.newPage();
   page.setDefaultTimeout(90000);
   page.faults = [];
   page.on('pageerror', (error) => page.faults.push(error.message));
   page.on('console', (message) => message.type() === 'error' && page.faults.push(message.text()));
-  page.on('request', (request) => /^(data|blob):/.test(request.url()) || request.url().startsWith(url) ||
+  page.on('request', (request) => /^(data|blob):/.test(request.url()) || request.url().startsWith(from) ||
     page.faults.push(`asks ${request.url()}`));
   if (before) await before(page);
-  await page.goto(`${url}/${name}`);
+  await page.goto(`${from}/${name}`);
   return page;
 }
 
@@ -112,6 +112,20 @@ await run({
     const before = await page.$eval('#answers canvas', (canvas) => canvas.toDataURL());
     await page.check('#heat');
     assert.notEqual(await page.$eval('#answers canvas', (canvas) => canvas.toDataURL()), before);
+    assert.deepEqual(page.faults, []);
+  },
+  'a test image is continued, and then the next one': async () => {
+    const page = await open('');
+    const sheets = [];
+    for (let i = 0; i < 2; ++i) {
+      await page.click('#test');
+      await says(page, /µs a pixel/);
+      sheets.push(await rowsOf(page, '#paper', 0, 28));
+      assert.equal(await page.locator('#answers canvas').count(), 6);
+      assert.deepEqual(await rowsOf(page, '#answers li:nth-child(6) canvas', 0, 14), sheets[i].slice(0, 14 * 28));
+    }
+    // MNIST's first test images of a 0 and of a 1.
+    assert.deepEqual(sheets.map((sheet) => sheet.reduce((sum, value) => sum + 255 - value, 0)), [37014, 9871]);
     assert.deepEqual(page.faults, []);
   },
   'a visitor who draws at once is not disturbed by the page\'s own drawing': async () => {
@@ -268,6 +282,43 @@ await run({
     await says(page, /does not know Q/);
     assert.match(await page.textContent('footer'), /in your browser/);
     assert.deepEqual(page.faults, []);
+  },
+  'linnet serve shows the pages, and its models are there': async () => {
+    const models = ['couplet', 'shakespeare'].map((name) => `models/${name}.safetensors`);
+    const own = await serve(process.argv[3], models, '--site', site, '--max-body', '2000');
+    const visit = (name) => open(name, { from: own.url, bypassCSP: false, permissions: ['microphone'] });
+    try {
+      const digits = await visit('');
+      await says(digits, /µs a pixel/);
+      await digits.click('#test');
+      await says(digits, /µs a pixel/);
+      const couplets = await visit('couplet.html');
+      assert.match(await couplets.textContent('footer'), /in your browser/);
+      await couplets.fill('#first', '海上明月');
+      await couplets.keyboard.press('Enter');
+      await says(couplets, /\d answers/);
+      assert.match(await couplets.textContent('footer'), /by the server/);
+      const text = await visit('text.html');
+      await text.selectOption('#model', 'shakespeare');
+      assert.match(await text.textContent('footer'), /by the server/);
+      await text.click('#go');
+      await says(text, /computed by the server/);
+      assert.ok((await text.textContent('#story')).length > 500);
+      await text.fill('#prompt', 'A'.repeat(3000));
+      await text.click('#go');
+      await says(text, /failed: the body is larger than 2000 bytes/);
+      await text.selectOption('#model', '');
+      await text.fill('#prompt', 'JULIET:');
+      await text.click('#go');
+      await says(text, /bytes a second/);
+      assert.match(await text.textContent('footer'), /in your browser/);
+      const speech = await visit('speech.html');
+      await speech.click('#record');
+      await speech.waitForFunction(() => parseFloat(document.getElementById('length').textContent) > 1);
+      for (const page of [digits, couplets, speech]) assert.deepEqual(page.faults, []);
+    } finally {
+      own.stop();
+    }
   },
   'a model that is missing is named': async () => {
     const missing = (one) => one.route('**/models/*', (route) => route.fulfill({ status: 404 }));

@@ -14,7 +14,7 @@ studio.begin({
     title: '数字 · linnet', heading: '画半个数字，网络来画完',
     lead: '在虚线以上画。虚线以下由网络一个像素接一个像素地续写：每个像素花的时间相同，网络的记忆也从不变大。',
     paper: '画纸，28 × 28 像素。用鼠标或手指画；也可以用方向键移动，用空格键画', cut: '虚线的位置（行）', erase: '橡皮', clear: '清空',
-    dream: '让网络自己画', go: '续写', stop: '停', heat: '显示意外程度', temperature: '温度',
+    test: '测试图', dream: '让网络自己画', go: '续写', stop: '停', heat: '显示意外程度', temperature: '温度',
     empty: '先在虚线以上画一点东西，或者让网络自己画。', working: '正在续写……',
     done: '每像素 {time} 微秒；每幅图的状态 {state}，始终不变。', stopped: '停了。',
     explain: '选“显示意外程度”后，越红的像素越出乎网络的意料（-log₂ p，以比特计）。模型用论文 Transformers are RNNs 的因果线性注意力，' +
@@ -26,8 +26,8 @@ studio.begin({
     lead: 'Draw above the dashed line. Below the line, the network continues, pixel by pixel: each pixel takes the ' +
       'same time, and the memory of the network never grows.',
     paper: 'Sheet of 28 x 28 pixels. Draw with mouse or finger, or move with arrow keys and draw with the space bar',
-    cut: 'Position of the dashed line, in rows', erase: 'Eraser', clear: 'Clear', dream: 'Let the network draw',
-    go: 'Finish it', stop: 'Stop', heat: 'Show surprise', temperature: 'Temperature',
+    cut: 'Position of the dashed line, in rows', erase: 'Eraser', clear: 'Clear', test: 'Test image',
+    dream: 'Let the network draw', go: 'Finish it', stop: 'Stop', heat: 'Show surprise', temperature: 'Temperature',
     empty: 'Draw something above the dashed line first, or let the network draw.', working: 'Drawing …',
     done: '{time} µs a pixel; the state of an image is {state} at every pixel.', stopped: 'Stopped.',
     explain: 'With “Show surprise”: the less the network expected a pixel, the redder it appears (-log₂ p, in bits). ' +
@@ -195,6 +195,19 @@ at('dream').addEventListener('click', () => studio.work(signal => {
   surprise = new Float32Array(SIDE * SIDE);
   return continueFrom(Uint8Array.of(0), true, studio.seed(), signal);
 }));
+// The test images: the first one of each digit in MNIST's test set, in one picture, one below the other.
+const tests = new Image(), TESTS = 10;
+tests.src = 'test-digits.png';
+let tested = 0;
+at('test').addEventListener('click', async () => {
+  await tests.decode();
+  const sheet = new OffscreenCanvas(SIDE, SIDE).getContext('2d');
+  sheet.drawImage(tests, 0, -SIDE * (tested++ % TESTS));
+  const colors = sheet.getImageData(0, 0, SIDE, SIDE).data;  // red, green, blue and opacity of each pixel
+  studio.quit();
+  drawing = Float32Array.from(drawing, (_, p) => colors[4 * p]);
+  finish();
+});
 at('cut').addEventListener('input', show);
 at('cut').addEventListener('change', finish);
 at('heat').addEventListener('change', show);

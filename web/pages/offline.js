@@ -4,7 +4,7 @@ const KEPT = 'linnet';  // the name of the cache
 const PAGES = [
   './', 'index.html', 'race.html', 'couplet.html', 'text.html', 'speech.html', 'hood.html', 'shell.css', 'studio.css',
   'couplet.css', 'shell.js', 'studio.js', 'digits.js', 'race.js', 'couplet.js', 'text.js', 'speech.js', 'microphone.js',
-  'hood.js', 'worker.js', 'linnet.js', 'linnet.wasm',
+  'hood.js', 'worker.js', 'linnet.js', 'linnet.wasm', 'test-digits.png',
 ];
 
 self.addEventListener('install', event => {
@@ -20,7 +20,8 @@ async function keep(request, response) {
 }
 
 self.addEventListener('fetch', event => {
-  if (event.request.method !== 'GET' || !event.request.url.startsWith(self.registration.scope)) return;
+  const {method, url} = event.request, {scope} = self.registration;
+  if (method !== 'GET' || !url.startsWith(scope) || url.startsWith(`${scope}v1/`)) return;  // v1: of the server
   event.respondWith((async () => {
     try {
       const response = await fetch(event.request);

@@ -1,5 +1,5 @@
 // Code shared by the pages of the studio, whose models run in this browser: calls of worker.js, and common parts of the
-// pages. Pages load it after shell.js.
+// pages. If 'linnet serve --site' shows the pages, some of them also use its models. Pages load this after shell.js.
 'use strict';
 
 const studio = {
@@ -18,15 +18,19 @@ const studio = {
   },
 
   // Whether the browser has the features that the engine needs: module workers, and SIMD and exceptions of WebAssembly.
-  // The probe is a WebAssembly module whose function uses a vector inside try and catch_all.
   supported() {
-    const probe = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 10, 13, 1, 11,
+    return this.works ??= this.probe();
+  },
+  works: null,
+  probe() {
+    // A WebAssembly module whose function uses a vector inside try and catch_all.
+    const module = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, 1, 4, 1, 96, 0, 0, 3, 2, 1, 0, 10, 13, 1, 11,
       0, 6, 64, 65, 0, 253, 15, 26, 25, 11, 11);
     let modules = false;
     try {
-      new Worker('data:,', {get type() { modules = true; return 'module'; }}).terminate();
+      new Worker('worker.js', {get type() { modules = true; return 'module'; }}).terminate();
     } catch {}
-    return modules && typeof WebAssembly !== 'undefined' && WebAssembly.validate(probe);
+    return modules && typeof WebAssembly !== 'undefined' && WebAssembly.validate(module);
   },
 
   // Runs a task of worker.js. handle(event, data) receives the task's events. Resolves to the task's result; rejects at
@@ -67,6 +71,20 @@ const studio = {
     else resolve(done);
   },
 
+  // The names of the server's models for a task. None if a server of files shows this page: the file v1/models, which
+  // web/build writes, is an empty list.
+  offered: null,
+  async served(task) {
+    this.offered ??= fetch('v1/models').then(response => response.json()).then(({data = []}) => data).catch(() => []);
+    return (await this.offered).filter(model => model.task === task).map(({id}) => id);
+  },
+
+  // Tells in the footer who computes: the server, or this browser.
+  computes(server) {
+    document.querySelector('footer p').dataset.text = server ? 'there' : 'where';
+    shell.fill();
+  },
+
   // Begins a page with its texts, `words`. Tells the visitor if the browser is too old. The stop button and Escape stop
   // the work of the page.
   begin(words) {
@@ -92,7 +110,7 @@ const studio = {
     } catch (error) {
       mine.abort();
       if (mine !== this.working) return;
-      shell.say(error.name === 'AbortError' ? ['stopped'] : ['failed', {message: error.message}]);
+      shell.say(error.name === 'AbortError' ? ['stopped'] : ['failed', {message: () => shell.explain(error)}]);
     } finally {
       if (mine === this.working) this.quit();
     }
@@ -146,6 +164,7 @@ const studio = {
   },
 };
 
+for (const words of Object.values(shell.words)) words.there = words.where;
 Object.assign(shell.words.zh, {
   digits: '数字', race: '赛跑', write: '写作', speech: '语音', hood: '内部', loading: '正在下载模型 {progress}',
   where: '一切都在你的浏览器里计算，不向任何地方发送内容。', old: '这个浏览器太旧：需要模块 worker，以及 WebAssembly 的 SIMD 和异常处理。',
@@ -160,9 +179,13 @@ Object.assign(shell.words.en, {
 shell.pages = [['index.html', 'digits'], ['race.html', 'race'], ['couplet.html', 'couplets'], ['text.html', 'write'],
   ['speech.html', 'speech'], ['hood.html', 'hood']];
 
-// Replaces the server's stream of couplet characters: this browser's engine writes the lines.
-shell.stream = async (path, {first, candidates}, handle, signal) => {
+// The server's model answers couplets, if it has one; otherwise this browser's engine writes the lines.
+shell.couplets = async (request, handle, signal) => {
+  const server = (await studio.served('couplet')).length > 0;
+  studio.computes(server);
+  if (server) return shell.stream('v1/couplets', request, handle, signal);
   if (!studio.supported()) throw new Error(shell.text('old'));
+  const {first, candidates} = request;
   const result = await studio.run('couplets', {...studio.models.couplet, first, candidates}, {signal});
   for (const [candidate, {text}] of result.candidates.entries()) {
     for (const character of text) await handle('character', {candidate, text: character});

@@ -133,7 +133,7 @@ async function ask(seed = Math.floor(Math.random() * 2 ** 31)) {
   try {
     let done = null;
     const request = { first, candidates: CANDIDATES, seed, stream: true };
-    await shell.stream('/v1/couplets', request, async (event, data) => {
+    await shell.couplets(request, async (event, data) => {
       if (mine.signal.aborted) return;
       if (event === 'error') throw new Error(data.error.message);
       if (event === 'done') done = data;

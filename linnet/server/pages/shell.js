@@ -119,8 +119,14 @@ const shell = {
           if (line.startsWith('event: ')) event = line.slice(7);
           if (line.startsWith('data: ')) data += line.slice(6);
         }
+        if (data === '[DONE]') return;  // the end of a stream of OpenAI's interface
         if (data) await handle(event, JSON.parse(data));
       }
     }
+  },
+
+  // Answers the first line of a couplet: a stream of events, as the server's.
+  couplets(request, handle, signal) {
+    return this.stream('v1/couplets', request, handle, signal);
   },
 };
