@@ -10,6 +10,7 @@
 #include "hwy/highway.h"
 #include "linnet/kernels/activation.h"
 #include "linnet/kernels/bfloat16-inl.h"
+#include "linnet/kernels/sigmoid-inl.h"
 #include "linnet/kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -89,14 +90,6 @@ void SquaredReluBody(size_t n, float* x) {
     const Vec relu = Relu(v);
     return hn::Mul(relu, relu);
   });
-}
-
-// x / (1 + exp(-x)), computed from exp(-|x|), which cannot overflow.
-HWY_INLINE Vec Silu(Vec x) {
-  const F32 d;
-  const Vec one = hn::Set(d, 1.0f), small = hn::Exp(d, hn::Neg(hn::Abs(x)));
-  const Vec above = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), small, one);
-  return hn::Div(hn::Mul(x, above), hn::Add(one, small));
 }
 
 void GatedSiluBody(size_t rows, size_t width, const float* x, float* out) {

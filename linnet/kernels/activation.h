@@ -22,9 +22,8 @@ void Activate(Activation activation, size_t n, float* x);
 void Activate(Activation activation, size_t n, const float* x, float* out);
 void Activate(Activation activation, size_t n, const BFloat16* x, BFloat16* out);
 
-// out[r, i] = silu(x[r, i]) x[r, width + i], where silu(x) = x / (1 + exp(-x)). x is
-// [rows, 2 width], and out [rows, width] may start at x itself. The relative error is below 1e-6.
-// NaNs stay NaNs.
+// out[r, i] = silu(x[r, i]) x[r, width + i], with silu as in gates.h. x is [rows, 2 width], and out
+// [rows, width] may start at x itself. NaNs stay NaNs.
 void GatedSilu(size_t rows, size_t width, const float* x, float* out);
 
 // Replaces x [n] by max(x, 0)^2. NaNs stay NaNs.

@@ -69,14 +69,8 @@ HWY_INLINE void StoreValues(hn::Vec<I32> value, size_t i, size_t used, std::byte
 #if HWY_TARGET != HWY_SCALAR
   if (used == hn::Lanes(I32())) {
     const hn::Rebind<Value, F32> d;
-    auto values = hn::DemoteTo(d, value);
-    if constexpr (kWide) {
-      const hn::Repartition<uint8_t, decltype(d)> d8;
-      alignas(16) static constexpr uint8_t kOrder[16] = {0, 1, 4,  5,  2,  3,  6,  7,
-                                                         8, 9, 12, 13, 10, 11, 14, 15};
-      values = hn::TableLookupBytes(values, hn::BitCast(d, hn::LoadDup128(d8, kOrder)));
-    }
-    hn::StoreU(values, d, to + i);
+    if (kWide) value = hn::InterleaveLower(I32(), value, hn::Shuffle1032(value));
+    hn::StoreU(hn::DemoteTo(d, value), d, to + i);
     return;
   }
 #endif
@@ -149,7 +143,8 @@ constexpr size_t NarrowRowsOfTile(NarrowType type) {
   return HWY_TARGET == HWY_AVX2 && type == NarrowType::kBf16 ? 6 : 4;
 }
 constexpr size_t NarrowPanels(size_t rows, NarrowType type) {
-  if (HWY_TARGET == HWY_SCALAR || rows > 2) return 1;
+  // WebAssembly: browsers compile to 16 registers, and a panel has four vectors.
+  if (HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_WASM || rows > 2) return 1;
   return rows == 1 && type == NarrowType::kBf16 ? 4 : 2;
 }
 // With few rows, loading weights is the bottleneck: maximum number of rows to prefetch for.
@@ -300,11 +295,14 @@ HWY_INLINE void NarrowTile(const NarrowArgs& args, size_t row, size_t column,
       });
     }
   }
+  // A copy, because the compiler keeps the sums in memory if it does not inline the functions below.
+  Sums done[kRows * kVectors];
+  Unrolled<kRows * kVectors>([&](auto i) HWY_ATTR { done[i] = sums[i]; });
   Unrolled<kRows>([&](auto r) HWY_ATTR {
     Unrolled<kVectors>([&](auto v) HWY_ATTR {
       constexpr size_t kPanelOf = v / kNarrowVectors;
       FinishNarrow(args, row + r, panel + kPanelOf * stride, column + kPanelOf * kPanel,
-                   v % kNarrowVectors, Products::Total(args, row + r, sums[r * kVectors + v]));
+                   v % kNarrowVectors, Products::Total(args, row + r, done[r * kVectors + v]));
     });
   });
 }

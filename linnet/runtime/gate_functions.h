@@ -8,7 +8,6 @@
 namespace linnet {
 
 inline float Sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
-inline float Silu(float x) { return x * Sigmoid(x); }
 inline float Softplus(float x) { return std::max(x, 0.0f) + std::log1p(std::exp(-std::abs(x))); }
 inline float LogSigmoid(float x) { return -Softplus(-x); }
 

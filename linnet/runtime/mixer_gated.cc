@@ -7,6 +7,7 @@
 
 #include "linnet/base/aligned.h"
 #include "linnet/base/parallel.h"
+#include "linnet/kernels/gates.h"
 #include "linnet/kernels/scan.h"
 #include "linnet/runtime/gate_functions.h"
 #include "linnet/runtime/mixer.h"
@@ -241,7 +242,7 @@ class GatedMixer : public RuntimeMixer {
       for (size_t t = 0; t < length; ++t) {
         for (size_t part = 0; part < parts_.size(); ++part) {
           float* x = to(part, t);
-          for (size_t c = 0; c < columns_[part].width; ++c) x[c] = Silu(x[c]);
+          kernels::Silu(columns_[part].width, x);
         }
       }
     }
@@ -299,12 +300,12 @@ class GatedMixer : public RuntimeMixer {
     const size_t at = (row * times_ + i) * call.count() + h;
     const float* erase = Columns(call, row, h, erase_at_) + i * width.erase;
     const float* write = Columns(call, row, h, write_at_);
-    for (size_t d = 0; d < width.erase; ++d) {
-      pieces.erase[at * width.erase + d] = strength_ * Sigmoid(erase[d]);
-    }
-    for (size_t m = 0; m < width.write; ++m) {
-      pieces.write[at * width.write + m] = Sigmoid(write[m]);
-    }
+    const auto strengths = [at](const float* from, size_t n, float scale, float* to) {
+      std::copy_n(from, n, to + at * n);
+      kernels::Sigmoid(n, scale, to + at * n);
+    };
+    strengths(erase, width.erase, strength_, pieces.erase);
+    strengths(write, width.write, 1, pieces.write);
   }
 
   float TimeStep(const MixerCall& call, size_t row, size_t h) const {
@@ -326,16 +327,22 @@ class GatedMixer : public RuntimeMixer {
         }
         return;
       case GatedDecay::kKey:
-        for (size_t i = 0; i < count * dim_; ++i) {
-          decay[i] = LogSigmoid(decay[i]) / kLowRankDecayDivisor;
-          if (floor_ < 0) decay[i] = std::max(decay[i], floor_);
+        kernels::LogSigmoid(count * dim_, 1 / kLowRankDecayDivisor, decay);
+        for (size_t i = 0; floor_ < 0 && i < count * dim_; ++i) {
+          decay[i] = std::max(decay[i], floor_);
         }
         return;
       case GatedDecay::kKeyRate:
-        for (size_t i = 0; i < count * dim_; ++i) {
-          const float rate = decays_[begin + i / dim_];  // negative
-          const float x = decay[i] + decay_bias_[begin * dim_ + i];
-          decay[i] = floor_ < 0 ? floor_ * Sigmoid(-rate * x) : rate * Softplus(x);
+        for (size_t h = 0; h < count; ++h, decay += dim_) {
+          const float rate = decays_[begin + h];  // negative
+          const float* bias = decay_bias_.data() + (begin + h) * dim_;
+          for (size_t d = 0; d < dim_; ++d) decay[d] += bias[d];
+          if (floor_ == 0) {
+            kernels::Softplus(dim_, rate, decay);
+          } else {
+            for (size_t d = 0; d < dim_; ++d) decay[d] *= -rate;
+            kernels::Sigmoid(dim_, floor_, decay);
+          }
         }
         return;
     }
@@ -424,10 +431,10 @@ class GatedMixer : public RuntimeMixer {
       for (size_t m = 0; m < value_dim_; ++m) out[m] *= norm_[m];
       if (form_.gate == OutputGate::kSilu) {
         const float* gate = Columns(call, row, h, gate_at_);
-        for (size_t m = 0; m < value_dim_; ++m) out[m] *= Silu(gate[m]);
+        kernels::GateBySilu(value_dim_, gate, out);
       } else if (form_.gate == OutputGate::kSigmoid) {
         const float* gate = pieces.gate + (row * count + h) * value_dim_;
-        for (size_t m = 0; m < value_dim_; ++m) out[m] *= Sigmoid(gate[m]);
+        kernels::GateBySigmoid(value_dim_, gate, out);
       }
     }
   }
@@ -439,9 +446,9 @@ class GatedMixer : public RuntimeMixer {
       const float* x = pieces.x + (row * count + h) * value_dim_;
       const float* gate = Columns(call, row, h, gate_at_);
       float* out = outs + h * value_dim_;
-      for (size_t m = 0; m < value_dim_; ++m) {
-        out[m] = (out[m] + skip_[call.heads.begin + h] * x[m]) * Silu(gate[m]);
-      }
+      const float skip = skip_[call.heads.begin + h];
+      for (size_t m = 0; m < value_dim_; ++m) out[m] += skip * x[m];
+      kernels::GateBySilu(value_dim_, gate, out);
     }
     if (call.squares != nullptr) {
       call.squares[row] = SquaresOf(outs, count * value_dim_);

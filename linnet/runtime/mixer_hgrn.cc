@@ -7,6 +7,7 @@
 
 #include "linnet/base/aligned.h"
 #include "linnet/base/parallel.h"
+#include "linnet/kernels/gates.h"
 #include "linnet/kernels/scan.h"
 #include "linnet/runtime/gate_functions.h"
 #include "linnet/runtime/mixer.h"
@@ -103,6 +104,7 @@ class ChannelMixer : public RuntimeMixer {
   // Replaces i (in x) and f (in g) by the scan's input and the logarithm of its decay. 1 - e^g is
   // computed as a product of sigmoids, since a difference would lose digits.
   void Gate(size_t head, float* x, float* g) const {
+    kernels::Silu(value_dim_, x);
     for (size_t m = 0; m < value_dim_; ++m) {
       float rest = Sigmoid(-g[m]);  // 1 - e^g, where g is the new g[m]
       g[m] = LogSigmoid(g[m]);
@@ -111,7 +113,7 @@ class ChannelMixer : public RuntimeMixer {
         g[m] = LogAddExp(LogSigmoid(bound), LogSigmoid(-bound) + g[m]);
         rest *= Sigmoid(-bound);
       }
-      x[m] = Silu(x[m]) * rest;
+      x[m] *= rest;
     }
   }
 
@@ -147,9 +149,9 @@ class ChannelMixer : public RuntimeMixer {
     for (size_t h = 0; h < count; ++h) {
       const float* gate = call.in + row * call.in_width + (3 * h + 2) * value_dim_;
       const float* norm = norm_.data() + (call.heads.begin + h) * value_dim_;
-      for (size_t m = 0; m < value_dim_; ++m) {
-        out[h * value_dim_ + m] *= factor * norm[m] * Silu(gate[m]);
-      }
+      float* own = out + h * value_dim_;
+      for (size_t m = 0; m < value_dim_; ++m) own[m] *= factor * norm[m];
+      kernels::GateBySilu(value_dim_, gate, own);
     }
   }
 

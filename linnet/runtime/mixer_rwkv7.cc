@@ -9,6 +9,7 @@
 
 #include "linnet/base/aligned.h"
 #include "linnet/base/parallel.h"
+#include "linnet/kernels/gates.h"
 #include "linnet/kernels/scan.h"
 #include "linnet/model/rwkv7.h"
 #include "linnet/runtime/gate_functions.h"
@@ -134,9 +135,8 @@ class Rwkv7Mixer : public RuntimeMixer {
   void Prepare(const MixerCall& call, size_t row, const Pieces& pieces) const {
     const size_t count = call.count(), keys = count * dim_, first = row * keys;
     float *decay = pieces.decay + first, *rate = pieces.write + first;
-    for (size_t i = 0; i < keys; ++i)
-      decay[i] = static_cast<float>(kRwkv7Decay) * Sigmoid(decay[i]);
-    for (size_t i = 0; i < keys; ++i) rate[i] = Sigmoid(rate[i]);
+    kernels::Sigmoid(keys, static_cast<float>(kRwkv7Decay), decay);
+    kernels::Sigmoid(keys, 1, rate);
     for (size_t h = 0; h < count; ++h) {
       Keys(In(call, row, pieces, kKey, h), call.heads.begin + h, first + h * dim_, pieces);
     }

@@ -1,0 +1,38 @@
+#include "linnet/kernels/gates.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "linnet/kernels/gates.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "linnet/kernels/gates-inl.h"
+
+#if HWY_ONCE
+namespace linnet::kernels {
+
+HWY_EXPORT(SiluBody);
+HWY_EXPORT(SigmoidBody);
+HWY_EXPORT(LogSigmoidBody);
+HWY_EXPORT(SoftplusBody);
+HWY_EXPORT(GateBySiluBody);
+HWY_EXPORT(GateBySigmoidBody);
+
+void Silu(size_t n, float* x) { HWY_DYNAMIC_DISPATCH(SiluBody)(n, x); }
+
+void Sigmoid(size_t n, float scale, float* x) { HWY_DYNAMIC_DISPATCH(SigmoidBody)(n, scale, x); }
+
+void LogSigmoid(size_t n, float scale, float* x) {
+  HWY_DYNAMIC_DISPATCH(LogSigmoidBody)(n, scale, x);
+}
+
+void Softplus(size_t n, float scale, float* x) { HWY_DYNAMIC_DISPATCH(SoftplusBody)(n, scale, x); }
+
+void GateBySilu(size_t n, const float* gate, float* x) {
+  HWY_DYNAMIC_DISPATCH(GateBySiluBody)(n, gate, x);
+}
+
+void GateBySigmoid(size_t n, const float* gate, float* x) {
+  HWY_DYNAMIC_DISPATCH(GateBySigmoidBody)(n, gate, x);
+}
+
+}  // namespace linnet::kernels
+#endif  // HWY_ONCE

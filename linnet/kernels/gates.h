@@ -1,0 +1,28 @@
+// The elementwise functions of gated recurrences: gates, decays, write strengths and time steps.
+//
+//   Silu(n, q);                       // q = silu(q)
+//   LogSigmoid(n, 1.0f / 16, decay);  // decay = log(sigmoid(decay)) / 16
+//   GateBySilu(n, gate, out);         // out = out silu(gate)
+//
+// Arrays may have any alignment. NaNs stay NaNs. The relative error is below 1e-7 (10 + |x|) for
+// |x| <= 87. Beyond, results are within 1e-35 |scale x| of zero where the function tends to zero.
+#ifndef LINNET_KERNELS_GATES_H_
+#define LINNET_KERNELS_GATES_H_
+
+#include <cstddef>
+
+namespace linnet::kernels {
+
+// Replace x [n]. sigmoid(x) = 1 / (1 + e^-x), silu(x) = x sigmoid(x), softplus(x) = log(1 + e^x).
+void Silu(size_t n, float* x);
+void Sigmoid(size_t n, float scale, float* x);     // scale sigmoid(x)
+void LogSigmoid(size_t n, float scale, float* x);  // scale log(sigmoid(x)) = -scale softplus(-x)
+void Softplus(size_t n, float scale, float* x);    // scale softplus(x)
+
+// Multiply x [n] by a function of gate [n].
+void GateBySilu(size_t n, const float* gate, float* x);
+void GateBySigmoid(size_t n, const float* gate, float* x);
+
+}  // namespace linnet::kernels
+
+#endif  // LINNET_KERNELS_GATES_H_
