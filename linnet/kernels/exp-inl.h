@@ -14,7 +14,8 @@ HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
 // e^x. The relative error is at most 3e-7 for -10 <= x <= 88 and 1.3e-6 for -87 <= x < -10; on
-// targets without fused multiply-add, up to 1e-7 |x| more. For x < -87 the result is e^-87 = 1.6e-38, for x > 88 it is unspecified, and for NaN it is NaN.
+// targets without fused multiply-add, up to 1e-7 |x| more. For x < -87 the result is
+// e^-87 = 1.6e-38, for x > 88 it is unspecified, and for NaN it is NaN.
 //
 // Computed as 2^n 2^f, where n is the integer nearest to x log2(e) and |f| <= 1/2. 2^f is
 // approximated by the polynomial of degree 5 with the least maximum relative error, which is 7.5e-8

@@ -295,7 +295,8 @@ HWY_INLINE void NarrowTile(const NarrowArgs& args, size_t row, size_t column,
       });
     }
   }
-  // A copy, because the compiler keeps the sums in memory if it does not inline the functions below.
+  // A copy: clang does not always inline the function below, and arrays that it reads stay in
+  // memory.
   Sums done[kRows * kVectors];
   Unrolled<kRows * kVectors>([&](auto i) HWY_ATTR { done[i] = sums[i]; });
   Unrolled<kRows>([&](auto r) HWY_ATTR {
