@@ -3,7 +3,7 @@
 //   node web/engine/engine_test.mjs WASM BIN_DIR LIBLINNET
 import assert from 'node:assert/strict';
 import {execFileSync} from 'node:child_process';
-import {mkdtempSync, readFileSync, rmSync, writeFileSync} from 'node:fs';
+import {copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync} from 'node:fs';
 import {tmpdir} from 'node:os';
 import path from 'node:path';
 import test, {after} from 'node:test';
@@ -201,6 +201,19 @@ test('failures have a kind and a message', () => {
   assert.throws(() => net.sample(1, {progress: () => { throw new TypeError('mine'); }}), TypeError);
   net.free();
   fails('input', /NULL/, () => net.newState());
+});
+
+test('the npm package has the files that it needs, and its README runs', () => {
+  const site = path.dirname(wasm), package_ = path.join(dir, 'node_modules', 'linnet');
+  mkdirSync(package_, {recursive: true});
+  const {files, main, types} = JSON.parse(readFileSync(path.join(site, 'package.json'), 'utf8'));
+  for (const name of [...files, 'package.json']) copyFileSync(path.join(site, name), path.join(package_, name));
+  assert.ok([main, types, 'README.md'].every(name => files.includes(name)));
+  copyFileSync(model('digits'), path.join(dir, 'digits.safetensors'));
+  const [, example] = /```js\n([^]*?)```/.exec(readFileSync(path.join(site, 'README.md'), 'utf8'));
+  writeFileSync(path.join(dir, 'example.mjs'), example);
+  const byte = Number(execFileSync(process.execPath, ['example.mjs'], {cwd: dir, encoding: 'utf8'}));
+  assert.ok(Number.isInteger(byte) && byte >= 0 && byte < 256);
 });
 
 test('memory is returned', () => {
