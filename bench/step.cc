@@ -13,6 +13,7 @@
 #include "bench/benchmarks.h"
 #include "bench/random_model.h"
 #include "linnet/base/aligned.h"
+#include "linnet/base/progress.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
@@ -83,39 +84,53 @@ void Check(Engine& engine, const std::string& name) {
   }
 }
 
+struct StepSeconds {
+  double step = 0, read = 0;  // of a step, and of reading the weights
+};
+
+// Medians over laps: the steps from position options.from to the end, or the first of them if they
+// take longer than a fifth of the time to measure. The weights are read once a lap.
+StepSeconds Time(Engine& engine, std::span<const int32_t> tokens, const StepBenchOptions& options) {
+  std::vector<float> outputs(engine.output_size());
+  State begin = engine.NewState(1);
+  if (options.from > 0) {
+    engine.Prefix(begin, tokens.first(options.from), options.from, outputs);
+  }
+  const AlignedBuffer<float> weights(engine.model().weight_bytes() / sizeof(float));
+  std::vector<double> steps, reads;
+  const Stopwatch all;
+  while (steps.size() < 5 || all.Seconds() < options.seconds) {
+    State state = begin.Clone();
+    const Stopwatch lap;
+    size_t position = options.from;
+    do {
+      engine.Step(state, tokens.subspan(position++, 1), outputs);
+    } while (position < tokens.size() && lap.Seconds() < options.seconds / 5);
+    steps.push_back(lap.Seconds() / static_cast<double>(position - options.from));
+    const Stopwatch reading;
+    engine.pool().For(weights.size(), [&](size_t first, size_t end) {
+      kernels::ReadFloats(weights.data() + first, end - first);
+    });
+    reads.push_back(reading.Seconds());
+  }
+  return {Median(steps), Median(reads)};
+}
+
 Record Measure(const std::shared_ptr<const Model>& model, const std::string& name,
                const StepBenchOptions& options) {
   const ModelSpec& spec = model->spec();
-  Engine engine(model, {.threads = options.threads});
-  Check(engine, name);
-
   const size_t length = static_cast<size_t>(spec.input.max_length);
   if (options.from >= length) {
     throw InputError("--from ", options.from, ": ", name, " has only ", length, " positions");
   }
-  const std::vector<int32_t> tokens = RandomTokens(spec, length);
-  std::vector<float> outputs(engine.output_size());
-  State begin = engine.NewState(1);
-  if (options.from > 0) {
-    engine.Prefix(begin, std::span(tokens).first(options.from), options.from, outputs);
-  }
-  State state = begin.Clone();
-  const auto step = [&] {
-    if (state.position() == length) state = begin.Clone();
-    engine.Step(state, std::span(tokens).subspan(state.position(), 1), outputs);
-  };
-  const AlignedBuffer<float> weights(model->weight_bytes() / sizeof(float));
-  const auto read = [&] {
-    engine.pool().For(weights.size(), [&](size_t begin, size_t end) {
-      kernels::ReadFloats(weights.data() + begin, end - begin);
-    });
-  };
-  const std::vector<double> median = MedianSeconds({step, read}, options.seconds);
+  Engine engine(model, {.threads = options.threads});
+  Check(engine, name);
+  const StepSeconds seconds = Time(engine, RandomTokens(spec, length), options);
   Record record = {.name = "step",
                    .label = name,
-                   .value = 1e6 * median[0],
+                   .value = 1e6 * seconds.step,
                    .unit = "us/token",
-                   .limit = 1e6 * median[1],
+                   .limit = 1e6 * seconds.read,
                    .identity = {{"model", name},
                                 {"layers", spec.stack.layers()},
                                 {"d_model", spec.stack.d_model},
@@ -125,27 +140,28 @@ Record Measure(const std::shared_ptr<const Model>& model, const std::string& nam
                                 {"precision", PrecisionName(model->precision())},
                                 {"isa", kernels::ActiveIsa()},
                                 {"weight_bytes", model->weight_bytes()},
-                                {"tokens_a_second", 1 / median[0]}}};
+                                {"tokens_a_second", 1 / seconds.step}}};
   if (options.from > 0) record.identity["from"] = options.from;
   return record;
 }
 
 void Run(const StepBenchOptions& options) {
+  std::vector<Precision> precisions;
+  for (const std::string& name : options.precisions) precisions.push_back(ParsePrecision(name));
   std::vector<Record> records;
   for (const std::string& path : options.models) {
-    if (options.precisions.empty()) records.push_back(Measure(Model::Open(path), path, options));
-    for (const std::string& precision : options.precisions) {
-      records.push_back(Measure(Model::Open(path, {ParsePrecision(precision)}),
-                                StrCat(path, "  ", precision), options));
+    if (precisions.empty()) records.push_back(Measure(Model::Open(path), path, options));
+    for (const Precision precision : precisions) {
+      records.push_back(Measure(Model::Open(path, {precision}),
+                                StrCat(path, "  ", PrecisionName(precision)), options));
     }
   }
+  if (precisions.empty()) precisions = {Precision::kF32, Precision::kBf16, Precision::kInt8};
   for (const std::string& kind : options.languages) {
     const Checkpoint checkpoint = RandomModel(RandomLanguageSpec(kind));
-    for (const std::string& precision : options.precisions.empty()
-                                            ? std::vector<std::string>{"f32", "bf16", "int8"}
-                                            : options.precisions) {
-      records.push_back(Measure(Model::FromCheckpoint(checkpoint, {ParsePrecision(precision)}),
-                                StrCat(kind, "  ", precision), options));
+    for (const Precision precision : precisions) {
+      records.push_back(Measure(Model::FromCheckpoint(checkpoint, {precision}),
+                                StrCat(kind, "  ", PrecisionName(precision)), options));
     }
   }
   if (options.models.empty() && options.languages.empty()) {
@@ -182,7 +198,9 @@ void AddStep(CLI::App& bench) {
                      "One or more of f32, bf16 and int8 (default: a file's own; all with "
                      "--language)");
   cli::AddOption(verb, "--from", options->from, "N",
-                 "Read N tokens first, and time only the steps after them");
+                 "Read N tokens first, and time only the steps after them; N is below the model's "
+                 "length",
+                 cli::Between(0, 1e9));
   AddBenchOptions(verb, *options);
   verb->callback([options] { Run(*options); });
 }

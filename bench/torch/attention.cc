@@ -19,6 +19,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "bench/bench.h"
@@ -46,7 +47,7 @@ namespace {
 using nlohmann::ordered_json;
 using torch::Tensor;
 
-constexpr int64_t kHeads = 8, kDim = 32, kBuckets = 64, kChunk = 32;
+constexpr int64_t kHeads = 8, kBuckets = 64, kChunk = 32;
 constexpr int64_t kLeastLength = 64, kMostLength = 1 << 20;
 constexpr double kTolerance = 2e-4;
 constexpr uint64_t kSeed = 1;
@@ -54,16 +55,21 @@ constexpr double kSlack = 1.2;  // a case may exceed the memory budget by this f
 
 struct Method {
   const char* name;
-  int rounds;      // of hashing (LSH); 0 for other methods
-  bool quadratic;  // work grows with N^2
-  bool plain;      // in unfused libtorch operations
+  int rounds = 0;             // of hashing (LSH); 0 for other methods
+  bool quadratic = false;     // work grows with N^2
+  bool plain = false;         // in unfused libtorch operations
+  std::string_view map = {};  // the feature map of linear attention; "": not linear
 };
-constexpr Method kMethods[] = {{"linear", 0, false, false},      {"softmax", 0, true, false},
-                               {"softmax-plain", 0, true, true}, {"lsh-1", 1, false, false},
-                               {"lsh-4", 4, false, false},       {"lsh-8", 8, false, false}};
+constexpr Method kMethods[] = {{.name = "linear", .map = "elu"},
+                               {.name = "polynomial2", .map = "polynomial2"},
+                               {.name = "softmax", .quadratic = true},
+                               {.name = "softmax-plain", .quadratic = true, .plain = true},
+                               {.name = "lsh-1", .rounds = 1},
+                               {.name = "lsh-4", .rounds = 4},
+                               {.name = "lsh-8", .rounds = 8}};
 
 struct Options : BenchOptions {
-  int64_t min_n = 512, max_n = 65536, tokens = 65536;
+  int64_t min_n = 512, max_n = 65536, tokens = 65536, dim = 32;
   double memory = 0;  // in bytes; 0: 60% of the free memory
   bool causal = true;
   std::vector<std::string> methods;
@@ -86,7 +92,9 @@ const Method& FindMethod(const std::string& name) {
 
 MixerSpec SpecOf(const Method& method, bool causal) {
   if (method.quadratic) return {.kind = "full"};
-  if (method.rounds == 0) return {.kind = causal ? "causal-linear" : "linear"};
+  if (!method.map.empty()) {
+    return {.kind = causal ? "causal-linear" : "linear", .feature_map = std::string(method.map)};
+  }
   return {.kind = "reformer",
           .lsh_rounds = method.rounds,
           .lsh_buckets = kBuckets,
@@ -97,16 +105,20 @@ MixerSpec SpecOf(const Method& method, bool causal) {
 struct Pass {
   Pass(const Method& method, const Options& options)
       : method(method),
+        dim(options.dim),
         mask{.causal = options.causal},
-        attention(nn::MakeMixer(SpecOf(method, options.causal), {kHeads, kDim, kDim})) {}
+        attention(nn::MakeMixer(SpecOf(method, options.causal), {kHeads, dim, dim})) {}
 
   // Random inputs. q, k and v are separate tensors, as in training; with LSH, k is q.
   AttentionProblem Inputs(int64_t batch, int64_t length) const {
-    const auto input = [&] { return torch::randn({batch, length, kHeads, kDim}); };
+    const auto input = [&] { return torch::randn({batch, length, kHeads, dim}); };
     AttentionProblem problem;
     problem.causal = mask.causal;
     problem.q = input().requires_grad_();
-    problem.k = method.rounds > 0 ? problem.q : input().requires_grad_();
+    // Small keys for the polynomial, whose similarity (q . k / sqrt(D) + 1)^2 may else be nearly 0 in
+    // the first rows; dividing by it would magnify rounding errors.
+    const double size = method.map == "polynomial2" ? 0.1 : 1;
+    problem.k = method.rounds > 0 ? problem.q : (size * input()).requires_grad_();
     problem.v = input().requires_grad_();
     problem.grad_out = input();
     return problem;
@@ -130,17 +142,19 @@ struct Pass {
 
   double Error(const AttentionProblem& problem, const AttentionResult& result) const {
     if (method.quadratic) return SoftmaxError(problem, result);
-    if (method.rounds == 0) return LinearError(problem, result);
+    if (method.map == "elu") return LinearError(problem, result);
+    if (method.map == "polynomial2") return Polynomial2Error(problem, result);
     return LshError(problem, result, Rounds());
   }
 
   LshRounds Rounds() const {
     // The planes of operator(): the mixer draws them first after the same seed.
     torch::manual_seed(kSeed);
-    return {torch::randn({method.rounds, kDim, kBuckets / 2}), kBuckets, kChunk};
+    return {torch::randn({method.rounds, dim, kBuckets / 2}), kBuckets, kChunk};
   }
 
   const Method& method;
+  int64_t dim;
   nn::Mask mask;
   nn::Mixer attention;
 };
@@ -313,24 +327,30 @@ struct Point {
 
 // Operations per sample in the products that every implementation of the method needs; a
 // multiply-add counts as two.
-double Flops(const Method& method, int64_t length, bool causal) {
-  const auto n = static_cast<double>(length), d = static_cast<double>(kDim);
+double Flops(const Method& method, int64_t length, const Options& options) {
+  const auto n = static_cast<double>(length), d = static_cast<double>(options.dim);
   const double both = kHeads * 6 * (d + d);  // per query-key pair: 2 products forward, 4 backward
-  if (method.quadratic) return both * (causal ? n * (n + 1) / 2 : n * n);
-  if (method.rounds == 0) return kHeads * n * (causal ? 14 : 12) * d * d;
+  const double pairs = both * (options.causal ? n * (n + 1) / 2 : n * n);
+  if (method.quadratic) return pairs;
+  if (!method.map.empty()) {
+    const bool elu = method.map == "elu";
+    const double features = elu ? d : 1 + d + d * (d + 1) / 2;
+    const double linear = kHeads * n * (options.causal ? 14 : 12) * features * d;
+    return elu ? linear : std::min(linear, pairs);
+  }
   return method.rounds * n * (both * 2 * kChunk + kHeads * d * kBuckets);
 }
 
 // Bytes per sample of q, k, v (LSH: q, v), the output, and the gradients of all these tensors.
-double InAndOut(const Method& method, int64_t length) {
-  return 4.0 * static_cast<double>(length * kHeads * kDim) * (method.rounds > 0 ? 6 : 8);
+double InAndOut(const Method& method, int64_t length, int64_t dim) {
+  return 4.0 * static_cast<double>(length * kHeads * dim) * (method.rounds > 0 ? 6 : 8);
 }
 
 // An estimate of a sample's memory in bytes, used before anything is measured. A method that stores
 // N x N matrices needs six of them per head: scores, weights, masked copies and gradients.
-double FirstNeed(const Method& method, int64_t length) {
+double FirstNeed(const Method& method, int64_t length, int64_t dim) {
   const auto n = static_cast<double>(length);
-  return 2 * InAndOut(method, length) + (method.plain ? 4.0 * kHeads * n * 6 * n : 0);
+  return 2 * InAndOut(method, length, dim) + (method.plain ? 4.0 * kHeads * n * 6 * n : 0);
 }
 
 // Fits log y against log length by least squares and returns the slope. Uses the longer half of the
@@ -373,9 +393,9 @@ Curve MeasureMethod(const Method& method, const Options& options, double budget,
     // Extrapolates from the previous point, which has half the length. Memory grows no faster than
     // the work: by a factor of 4 for quadratic methods, 2 for the others.
     const double need = curve.points.empty()
-                            ? FirstNeed(method, length)
+                            ? FirstNeed(method, length, options.dim)
                             : std::max((method.quadratic ? 4 : 2) * curve.points.back().bytes,
-                                       InAndOut(method, length));
+                                       InAndOut(method, length, options.dim));
     if (need > budget) {
       leave_out(StrCat("a sample needs about ", FormatBytes(need), " of the ", FormatBytes(budget),
                        " allowed"));
@@ -388,6 +408,8 @@ Curve MeasureMethod(const Method& method, const Options& options, double budget,
     std::vector<std::string> arguments = {"attention",
                                           "--one",
                                           StrCat(method.name, ":", length, ":", batch),
+                                          "--dim",
+                                          StrCat(options.dim),
                                           "--threads",
                                           StrCat(options.threads),
                                           "--seconds",
@@ -417,10 +439,9 @@ Curve MeasureMethod(const Method& method, const Options& options, double budget,
     const auto samples = static_cast<double>(batch);
     point.seconds = line.at("seconds").get<double>() / samples;
     point.bytes = std::max(line.at("bytes").get<double>(), 1.0) / samples;
-    point.limit_seconds =
-        std::max(Flops(method, length, options.causal) / line.at("flops").get<double>(),
-                 line.at("stream_seconds").get<double>() / samples);
-    point.limit_bytes = InAndOut(method, length);
+    point.limit_seconds = std::max(Flops(method, length, options) / line.at("flops").get<double>(),
+                                   line.at("stream_seconds").get<double>() / samples);
+    point.limit_bytes = InAndOut(method, length, options.dim);
     curve.points.push_back(point);
   }
   return curve;
@@ -430,8 +451,8 @@ void AddRecords(const Method& method, const Curve& curve, const Options& options
                 std::vector<Record>& records) {
   const ordered_json sizes = {{"method", method.name},
                               {"heads", kHeads},
-                              {"dim", kDim},
-                              {"value_dim", kDim},
+                              {"dim", options.dim},
+                              {"value_dim", options.dim},
                               {"causal", options.causal}};
   for (const bool time : {true, false}) {
     for (const Point& point : curve.points) {
@@ -532,9 +553,10 @@ void AddAttention(CLI::App& bench) {
       bench, "attention",
       "Measure time and memory of attention against the length (the paper's figure 1)",
       R"(Measures a forward and a backward pass over N = 512, 1024, ... 65536 positions, with 8
-heads of 32 dimensions; batches shrink as N grows. Each case runs in a separate process and is
+heads; batches shrink as N grows. Each case runs in a separate process and is
 checked against sums in double precision. Results: time and peak memory per sample. Methods:
-  linear               causal-linear (with --all-positions: linear)
+  linear               causal-linear (with --all-positions: linear), with the feature map elu
+  polynomial2          the same with the exact features of (q . k / sqrt(D) + 1)^2
   softmax              mixer full with linnet's fused kernel
   softmax-plain        mixer full in libtorch operations, which store N x N scores, as in the paper
   lsh-1, lsh-4, lsh-8  reformer with 1, 4 or 8 rounds, 64 buckets and chunks of 32 positions
@@ -557,6 +579,7 @@ the longer half of the lengths.)",
   cli::AddOption(verb, "--tokens", options->tokens, "N",
                  "Batch size in positions: a batch holds N / length sequences, at least one",
                  positive(1, 1 << 24));
+  cli::AddOption(verb, "--dim", options->dim, "D", "Dimensions of a head", positive(4, 128));
   verb->add_flag_callback(
       "--all-positions", [options] { options->causal = false; },
       "No causal mask: every position attends to all");
@@ -578,6 +601,7 @@ the longer half of the lengths.)",
       throw InputError("--min-n ", options->min_n, " is longer than --max-n ", options->max_n);
     }
     if (options->device == "cuda") {
+      if (options->dim != 32) throw InputError("--dim ", options->dim, ": --device cuda takes 32");
       return on_device::BenchAttention({.min_n = options->min_n,
                                         .max_n = options->max_n,
                                         .tokens = options->tokens,

@@ -21,6 +21,8 @@ namespace {
 using torch::Tensor;
 using Vector = std::vector<double>;
 
+constexpr double kEps = 1e-6;  // of the normalizer of linear attention
+
 // The maximum of all added errors; NaN if one is NaN.
 class Worst {
  public:
@@ -225,9 +227,16 @@ class LshHead {
   std::vector<Round> rounds_;
 };
 
-}  // namespace
+// Attention whose weights are functions of the scores q . k / sqrt(D), divided by their sum.
+struct Weighting {
+  double hidden;                                      // a score whose weight is 0
+  std::function<Tensor(const Tensor& scores)> norms;  // of rows of scores: [rows, 1]
+  // The weights of scores, and their derivatives if the norms stayed the same.
+  std::function<Tensor(const Tensor&scores, const Tensor&norms)> weights, slopes;
+};
 
-double SoftmaxError(const AttentionProblem& problem, const AttentionResult& result) {
+double QuadraticError(const AttentionProblem& problem, const AttentionResult& result,
+                      const Weighting& weighting) {
   torch::NoGradGuard no_grad;
   constexpr int64_t kBlock = 256;
   const int64_t length = problem.q.size(1);
@@ -236,19 +245,20 @@ double SoftmaxError(const AttentionProblem& problem, const AttentionResult& resu
   ForHeads(problem, length > 16384, [&](int64_t batch, int64_t head) {
     const Tensor q = Head(problem.q, batch, head), k = Head(problem.k, batch, head),
                  v = Head(problem.v, batch, head), g = Head(problem.grad_out, batch, head);
-    // The gradients of one key need the output and the log-sum-exp of every row.
-    const Tensor out = torch::empty_like(v), sums = torch::empty({length}, torch::kFloat64);
+    // The gradients of one key need the output and the norm of every row.
+    const Tensor out = torch::empty_like(v), norms = torch::empty({length}, torch::kFloat64);
     for (int64_t begin = 0; begin < length; begin += kBlock) {
       const int64_t rows = std::min(kBlock, length - begin);
       const int64_t keys = problem.causal ? begin + rows : length;
       Tensor scores = torch::matmul(q.narrow(0, begin, rows) * scale, k.narrow(0, 0, keys).t());
       if (problem.causal) {
         scores.masked_fill_(torch::ones({rows, keys}, torch::kBool).triu(begin + 1),
-                            -std::numeric_limits<double>::infinity());
+                            weighting.hidden);
       }
-      const Tensor sum = scores.logsumexp(1, true);
-      sums.narrow(0, begin, rows).copy_(sum.squeeze(1));
-      out.narrow(0, begin, rows).copy_(torch::matmul((scores - sum).exp(), v.narrow(0, 0, keys)));
+      const Tensor norm = weighting.norms(scores);
+      norms.narrow(0, begin, rows).copy_(norm.squeeze(1));
+      out.narrow(0, begin, rows)
+          .copy_(torch::matmul(weighting.weights(scores, norm), v.narrow(0, 0, keys)));
     }
     Compare(out_error, Head(result.out, batch, head), out);
     const Tensor along = (g * out).sum(1);
@@ -258,18 +268,20 @@ double SoftmaxError(const AttentionProblem& problem, const AttentionResult& resu
     for (const int64_t row : SampledRows(length)) {
       {  // the keys that query `row` attends to
         const int64_t keys = problem.causal ? row + 1 : length;
-        const Tensor seen = k.narrow(0, 0, keys);
-        const Tensor p = (torch::mv(seen, q[row]) * scale - sums[row]).exp();
-        const Tensor w = p * (torch::mv(v.narrow(0, 0, keys), g[row]) - along[row]);
+        const Tensor seen = k.narrow(0, 0, keys), scores = torch::mv(seen, q[row]) * scale;
+        const Tensor w = weighting.slopes(scores, norms[row]) *
+                         (torch::mv(v.narrow(0, 0, keys), g[row]) - along[row]);
         Compare(q_error, grad_q[row], torch::mv(seen.t(), w) * scale);
       }
       // The queries that attend to key `row`.
       const int64_t first = problem.causal ? row : 0, queries = length - first;
       const Tensor from = q.narrow(0, first, queries), grads = g.narrow(0, first, queries);
-      const Tensor p = (torch::mv(from, k[row]) * scale - sums.narrow(0, first, queries)).exp();
-      const Tensor w = p * (torch::mv(grads, v[row]) - along.narrow(0, first, queries));
+      const Tensor scores = torch::mv(from, k[row]) * scale;
+      const Tensor norm = norms.narrow(0, first, queries);
+      const Tensor w = weighting.slopes(scores, norm) *
+                       (torch::mv(grads, v[row]) - along.narrow(0, first, queries));
       Compare(k_error, grad_k[row], torch::mv(from.t(), w) * scale);
-      Compare(v_error, grad_v[row], torch::mv(grads.t(), p));
+      Compare(v_error, grad_v[row], torch::mv(grads.t(), weighting.weights(scores, norm)));
     }
   });
   Worst worst;
@@ -277,8 +289,31 @@ double SoftmaxError(const AttentionProblem& problem, const AttentionResult& resu
   return worst.value();
 }
 
+}  // namespace
+
+double SoftmaxError(const AttentionProblem& problem, const AttentionResult& result) {
+  const auto weights = [](const Tensor& scores, const Tensor& norms) {
+    return (scores - norms).exp();
+  };
+  return QuadraticError(problem, result,
+                        {.hidden = -std::numeric_limits<double>::infinity(),
+                         .norms = [](const Tensor& scores) { return scores.logsumexp(1, true); },
+                         .weights = weights,
+                         .slopes = weights});
+}
+
+double Polynomial2Error(const AttentionProblem& problem, const AttentionResult& result) {
+  return QuadraticError(
+      problem, result,
+      {.hidden = -1,
+       .norms = [](const Tensor& scores) { return (scores + 1).square().sum(1, true) + kEps; },
+       .weights = [](const Tensor& scores,
+                     const Tensor& norms) { return (scores + 1).square() / norms; },
+       .slopes = [](const Tensor& scores,
+                    const Tensor& norms) { return 2 * (scores + 1) / norms; }});
+}
+
 double LinearError(const AttentionProblem& problem, const AttentionResult& result) {
-  constexpr double kEps = 1e-6;
   const int64_t length = problem.q.size(1);
   RelativeError out_error, q_error, k_error, v_error;
   ForHeads(problem, false, [&](int64_t batch, int64_t head) {

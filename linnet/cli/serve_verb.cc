@@ -36,6 +36,7 @@ struct Options {
   std::optional<std::string> key_file;      // holds the API key
   std::optional<std::string> clients_file;  // for ReadClients()
   std::optional<std::string> chat;          // ChatFormat::Of(); none: no chats
+  std::optional<std::string> site;          // none: the built-in page
   std::string folder;                       // of the snapshots; "": none
   std::optional<Precision> precision;
   bool quiet = false;
@@ -250,6 +251,8 @@ void Run(const Options& options) {
     how.clients = server::ReadClients(*options.clients_file, how.api_key);
   }
   how.states.bytes = options.states_mb * 1e6;
+  if (options.site && options.site->empty()) throw InputError("--site is empty; give a folder");
+  how.site = options.site.value_or("");
   if (options.chat) {
     how.chat = std::make_shared<const ChatFormat>(ChatFormat::Of(*options.chat));
   }
@@ -382,9 +385,9 @@ requires that key or a client's.)",
             "Maximum time per request, queue included", Between(0.01, 86400));
   AddOption(verb, "--grace", options->grace, "SECONDS",
             "Grace period for running requests at shutdown", Between(0, 86400));
-  verb->add_option("--site", server.site,
+  verb->add_option("--site", options->site,
                    "Folder of web pages to serve instead of the built-in page, such as the studio "
-                   "that web/build makes; read once, at the start")
+                   "that web/build makes; read once, at the start. Its files need no key")
       ->type_name("DIR");
   verb->add_option("--traces", server.traces,
                    "File to which a trace of each request to a model is appended: JSON lines in "

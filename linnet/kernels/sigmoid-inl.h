@@ -23,7 +23,8 @@ HWY_INLINE Vec ScaledSigmoid(Vec scale, Vec x) {
 
 HWY_INLINE Vec Sigmoid(Vec x) { return ScaledSigmoid(hn::Set(F32(), 1.0f), x); }
 
-HWY_INLINE Vec Silu(Vec x) { return ScaledSigmoid(x, x); }
+// The factor is bounded because Exp() does not fall below e^-87.
+HWY_INLINE Vec Silu(Vec x) { return ScaledSigmoid(AtLeast(x, hn::Set(F32(), -1000.0f)), x); }
 
 }  // namespace linnet::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -18,6 +18,7 @@ struct Route {
   Endpoint* endpoint = nullptr;
   bool needs_key = true;
   bool for_operator = false;  // clients that have keys of their own (clients.h) may not use it
+  bool is_page = false;       // of a site (site.h); metrics count all pages together
 
   // The methods that the path accepts: "GET, HEAD, POST".
   std::string Methods() const;

@@ -236,7 +236,8 @@ void Server::Impl::AddRoutes() {
     others.routes[path] = {
         .get = [page = std::move(page)](
                    const HttpRequest& request) { return PageResponse(page, request); },
-        .needs_key = false};
+        .needs_key = false,
+        .is_page = true};
   }
   others.routes["/healthz"] = {
       .get =
@@ -436,10 +437,8 @@ void Server::Impl::Log(const HttpRequest& request, const Account* account, int s
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - request.start).count();
   const double first = account ? account->first.load() : -1;
-  // Paths without a route share one label, so that clients cannot create metrics at will.
   const Used used = Use();
-  const bool known = used.service->IsKnown(request.path);
-  metrics.Request(known ? request.path : "other", status, seconds, first);
+  metrics.Request(used.service->LabelOf(request.path), status, seconds, first);
   const std::optional<TraceParent> parent = ParseTraceParent(request.Field("traceparent"));
   const Route* const route = traces ? used.service->Find(request.path) : nullptr;
   const Sender& sender = SenderOf(request);

@@ -106,6 +106,11 @@ const Route* Service::Find(const std::string& path) const {
   return nullptr;
 }
 
+std::string Service::LabelOf(const std::string& path) const {
+  const auto found = routes_.find(path);
+  return found == routes_.end() ? "other" : found->second.is_page ? "pages" : path;
+}
+
 HttpResponse Service::NotFound(const std::string& path) const {
   constexpr std::string_view kOne = "/v1/models/";
   if (path.starts_with(kOne) && path.size() > kOne.size()) {

@@ -31,7 +31,9 @@ class Service {
 
   // Null if nothing is at this path.
   const Route* Find(const std::string& path) const;
-  bool IsKnown(const std::string& path) const { return routes_.contains(path); }
+  // The path in metrics. Pages share one label, and so do items and paths without a route, so that
+  // clients cannot create metrics at will.
+  std::string LabelOf(const std::string& path) const;
   HttpResponse NotFound(const std::string& path) const;
   void AppendMetrics(std::string& text) const;
 

@@ -12,8 +12,9 @@
 namespace linnet::server {
 
 struct Page {
-  std::string type;  // Content-Type
-  std::string tag;   // ETag: differs if the bytes differ
+  std::string type;    // Content-Type
+  const char* policy;  // Content-Security-Policy
+  std::string tag;     // ETag: differs if the bytes differ
   std::shared_ptr<const std::string> bytes;
 };
 
@@ -24,7 +25,7 @@ Site BuiltInSite();
 
 // Reads all files in `folder`, and in the folders below it. Leaves out names that begin with a
 // dot, links, and files under /v1/, whose paths belong to the models. Throws InputError if the
-// folder has no index.html, cannot be read, or has files of more than 1 GB.
+// folder has no index.html, cannot be read, or has files of more than 1 GB together.
 Site ReadSite(const std::string& folder);
 
 // The page; or status 304 if the client has it already, as its If-None-Match says.

@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <future>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "linnet/io/file.h"
@@ -49,6 +51,7 @@ TEST(Site, HasTheFilesOfAFolderThatAreMeantForClients) {
   Write(dir / "secret", "secret");
   fs::create_symlink(dir / "secret", dir / "site/link.html");
   fs::create_symlink(dir.path(), dir / "site/folder");
+  fs::create_symlink("loop", dir / "site/loop");
   for (const std::string folder : {"site", "site/", "site/../site"}) {
     const Site site = ReadSite(dir / folder);
     std::set<std::string> paths;
@@ -67,8 +70,10 @@ TEST(Site, RefusesWhatIsNoSite) {
   Write(dir / "page.html", "");
   const auto error = [&](const std::string& folder) { return ErrorOf([&] { ReadSite(folder); }); };
   EXPECT_THAT(error(dir.path()), HasSubstr("has no index.html"));
-  EXPECT_THAT(error(dir / "none"), HasSubstr("No such file"));
-  EXPECT_THAT(error(dir / "page.html"), HasSubstr("cannot be read as a site: Not a directory"));
+  EXPECT_THAT(error(dir / "none"), HasSubstr("is no folder"));
+  EXPECT_THAT(error(dir / "page.html"), HasSubstr("is no folder"));
+  fs::create_symlink(dir / "page.html", dir / "index.html");
+  EXPECT_THAT(error(dir.path()), HasSubstr("index.html is a link"));
 }
 
 // Clients that leave in the middle of a large file, and clients that read it whole, on connections
@@ -79,6 +84,7 @@ TEST(Site, IsServed) {
   for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * i >> 7);
   Write(dir / "index.html", "<title>a</title>");
   Write(dir / "large.bin", large);
+  Write(dir / "a\"b\n.txt", "");
   const RunningServer server({.sequences = 2}, {.api_key = "key", .site = dir.path()});
   httplib::Client client("127.0.0.1", server.port());
   client.set_keep_alive(true);
@@ -95,10 +101,30 @@ TEST(Site, IsServed) {
   EXPECT_EQ(same->body, "");
   EXPECT_FALSE(same->has_header("Content-Length"));
   EXPECT_EQ(client.Get("/", {{"If-None-Match", "\"other\""}})->status, 200);
+  for (const std::string tags : {"*", "\"other\" , W/TAG", "TAG,\"other\"", ",W/TAG,"}) {
+    std::string given = tags;
+    if (const size_t at = given.find("TAG"); at != given.npos) given.replace(at, 3, tag);
+    const auto known =
+        httplib::Client("127.0.0.1", server.port()).Get("/", {{"If-None-Match", given}});
+    ASSERT_TRUE(known);
+    EXPECT_EQ(known->status, 304) << given;
+  }
   EXPECT_EQ(client.Get("/couplet.html")->status, 404);
   EXPECT_EQ(client.Get("/../secret")->status, 404);
   EXPECT_EQ(client.Get("/v1/models")->status, 401);
   EXPECT_EQ(client.Post("/index.html", "{}", "application/json")->status, 405);
+
+  // No file's name gets into the metrics.
+  ASSERT_TRUE(client.Get("/a%22b%0A.txt"));
+  std::string metrics;  // a request is counted shortly after its answer
+  for (int i = 0; i < 600 && metrics.find("path=\"pages\",status=\"200\"") == metrics.npos; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    const auto got = client.Get("/metrics", {{"Authorization", "Bearer key"}});
+    ASSERT_TRUE(got);
+    metrics = got->body;
+  }
+  EXPECT_THAT(metrics, HasSubstr("path=\"pages\",status=\"200\""));
+  EXPECT_EQ(metrics.find("a\"b"), metrics.npos);
 
   std::vector<std::future<void>> readers;
   for (int reader = 0; reader < 8; ++reader) {

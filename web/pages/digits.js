@@ -200,7 +200,11 @@ const tests = new Image(), TESTS = 10;
 tests.src = 'test-digits.png';
 let tested = 0;
 at('test').addEventListener('click', async () => {
-  await tests.decode();
+  try {
+    await tests.decode();
+  } catch {
+    return shell.say(['failed', {message: 'test-digits.png'}]);
+  }
   const sheet = new OffscreenCanvas(SIDE, SIDE).getContext('2d');
   sheet.drawImage(tests, 0, -SIDE * (tested++ % TESTS));
   const colors = sheet.getImageData(0, 0, SIDE, SIDE).data;  // red, green, blue and opacity of each pixel

@@ -71,8 +71,8 @@ const studio = {
     else resolve(done);
   },
 
-  // The names of the server's models for a task. None if a server of files shows this page: the file v1/models, which
-  // web/build writes, is an empty list.
+  // The names of the server's models for a task. None if the server wants a key, or if a server of files shows this
+  // page: the file v1/models, which web/build writes, is an empty list.
   offered: null,
   async served(task) {
     this.offered ??= fetch('v1/models').then(response => response.json()).then(({data = []}) => data).catch(() => []);
@@ -192,6 +192,9 @@ shell.couplets = async (request, handle, signal) => {
   }
   await handle('done', {unknown: result.unknown, candidates: result.candidates});
 };
+
+// The footer of the couplets' page tells from the start who computes.
+if (document.getElementById('ask')) studio.served('couplet').then(names => studio.computes(names.length > 0));
 
 // Pages and models that were loaded once work offline, except in a private window or over plain http.
 navigator.serviceWorker?.register('offline.js').catch(() => {});
