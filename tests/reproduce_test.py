@@ -223,6 +223,17 @@ class Recall(Case):
             self.assertEqual(done.returncode, 0, done.stderr)
 
 
+class Polynomial(Case):
+    def test_what_a_record_lacks(self):
+        record = json.loads((ROOT / "docs/results/polynomial.json").read_text())
+        for dim, method in ((16, "softmax"), (8, "polynomial2")):
+            kept = [one for one in record["records"] if (one["dim"], one["method"]) != (dim, method)]
+            self.write("few.json", record | {"records": kept})
+            done = self.reproduce("polynomial", "--from", "few.json")
+            self.assertEqual((done.returncode, done.stdout), (2, ""))
+            self.assertIn(f"lacks the times of polynomial2 or softmax for D = {dim}", done.stderr)
+
+
 class Table3(Case):
     COMMAND = ("table3", "--out", "out")
 
@@ -479,7 +490,7 @@ class Descriptions(unittest.TestCase):
 
     def test_the_parts_of_all(self):
         parts = self.describe("all")["parts"]
-        self.assertEqual(sorted(part["name"] for part in parts), sorted(set(ALL) - {"recall", "couplet"}))
+        self.assertEqual(sorted(part["name"] for part in parts), sorted(set(ALL) - {"polynomial", "recall", "couplet"}))
         self.assertLess(sum(part.get("share", 0) for part in parts), 0.8)  # the rest is for parts without a budget
         for part in parts:
             if "of" in part:

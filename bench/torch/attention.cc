@@ -115,8 +115,8 @@ struct Pass {
     AttentionProblem problem;
     problem.causal = mask.causal;
     problem.q = input().requires_grad_();
-    // Small keys for the polynomial, whose similarity (q . k / sqrt(D) + 1)^2 may else be nearly 0 in
-    // the first rows; dividing by it would magnify rounding errors.
+    // Small keys for the polynomial, whose similarity (q . k / sqrt(D) + 1)^2 may else be nearly 0
+    // in the first rows; dividing by it would magnify rounding errors.
     const double size = method.map == "polynomial2" ? 0.1 : 1;
     problem.k = method.rounds > 0 ? problem.q : (size * input()).requires_grad_();
     problem.v = input().requires_grad_();

@@ -22,9 +22,9 @@ struct AttentionResult {
 
 // The relative error (max |difference| / max |expected|) of the worst tensor. Two heads are
 // compared: the first of the first sequence and the last of the last sequence (beyond 16,384
-// positions only the latter, except for linear attention). NaN if any value is NaN. The outputs are compared at all
-// positions, the gradients at sampled positions; without `causal`, LinearError() compares the
-// gradients at all positions, too.
+// positions only the latter, except for LinearError()). NaN if any value is NaN. The outputs are
+// compared at all positions, the gradients at sampled positions; without `causal`, LinearError()
+// compares the gradients at all positions, too.
 double SoftmaxError(const AttentionProblem& problem, const AttentionResult& result);
 double Polynomial2Error(const AttentionProblem& problem, const AttentionResult& result);
 double LinearError(const AttentionProblem& problem, const AttentionResult& result);

@@ -47,8 +47,8 @@ std::string ContentType(std::string_view path) {
   return "application/octet-stream";
 }
 
-// Content-Security-Policy: of the built-in pages, and of others, which may have WebAssembly, workers,
-// fonts and sounds.
+// Content-Security-Policy: of the built-in pages, and of others, which may have WebAssembly,
+// workers, fonts and sounds.
 #define LINNET_POLICY                                                                         \
   "default-src 'none'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri " \
   "'none'; form-action 'none'; frame-ancestors 'none'; script-src 'self'"
