@@ -18,7 +18,7 @@ struct Page {
   std::shared_ptr<const std::string> bytes;
 };
 
-// By path: "/couplet.js". The first page is also at "/".
+// By path: "/couplet.js". index.html, or couplet.html if it is built in, is also at "/".
 using Site = std::map<std::string, Page>;
 
 Site BuiltInSite();
