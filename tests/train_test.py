@@ -433,7 +433,7 @@ class TrainTest(unittest.TestCase):
 
     def test_bench_attention(self):
         records = self.bench("attention", "--min-n", "128", "--max-n", "256", "--tokens", "256", "--seconds", "0")
-        methods = ["linear", "softmax", "softmax-plain", "lsh-1", "lsh-4", "lsh-8"]
+        methods = ["linear", "polynomial2", "softmax", "softmax-plain", "lsh-1", "lsh-4", "lsh-8"]
         for method in methods:
             of = [r for r in records if r["method"] == method]
             for what in ("time", "memory"):
