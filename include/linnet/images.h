@@ -22,12 +22,12 @@ struct SampleOptions {
   uint64_t seed = 0;
   // Image i draws from stream first_stream + i of the seed, whatever batch it is in.
   uint64_t first_stream = 0;
-  // The model predicts a mixture of logistics. The temperature divides the mixture's logits and
-  // multiplies the logistics' scales: 1 gives the trained density, values near 0 the mean of the
-  // most likely component.
+  // 1 draws from the distribution that the model predicts. The temperature divides the logits of a
+  // categorical head, or those of a mixture of logistics, whose scales it multiplies. So values
+  // near 0 give the likeliest byte, or the mean of the likeliest component.
   float temperature = 1.0f;
   // True: a logistic with log-scale s has the scale elu(s) + 1.0001 instead of exp(s), as in
-  // fast-transformers' sampler.
+  // fast-transformers' sampler. Not for categorical heads.
   bool reference_scale = false;
   size_t batch = 64;  // images generated together
   // Called after each batch with the numbers of finished images and of all images; may be empty.

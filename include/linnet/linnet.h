@@ -130,9 +130,9 @@ LINNET_API size_t linnet_model_weight_bytes(const linnet_model* model);
 LINNET_API int32_t linnet_model_vocabulary(const linnet_model* model);
 /* Floats per position that a model of frames reads; 0 for models that read tokens. */
 LINNET_API size_t linnet_model_inputs(const linnet_model* model);
-/* Floats that the model returns per position. Image models return the logits, means and log-scales
- * of a mixture of logistics (and coefficients, if they read whole pixels); all other models return
- * logits of the tokens or phones. */
+/* Floats that the model returns per position. Image models with the head "logistics" return the
+ * logits, means and log-scales of a mixture of logistics (and coefficients, if they read whole
+ * pixels); all other models return logits of the bytes, tokens or phones. */
 LINNET_API size_t linnet_model_outputs(const linnet_model* model);
 /* Maximum length of the training sequences. */
 LINNET_API size_t linnet_model_positions(const linnet_model* model);

@@ -296,12 +296,14 @@ class SpecReader {
             "has no such head");
     const TaskRow task = TaskOf(logistics);
     spec_.task = task.name;
-    Require(logistics == (task.kind == TaskKind::kImages), "its ", outputs_, " outputs for ",
+    // With 256 outputs for 256 tokens, a categorical head predicts bytes of text or of images.
+    const bool images = task.kind == TaskKind::kImages;
+    Require(logistics ? images : !images || vocabulary == 256, "its ", outputs_, " outputs for ",
             vocabulary, " tokens are those of ", logistics ? "images" : "tokens",
             ", not of --task ", task.name);
     Require(choices_.characters.empty() || task.kind == TaskKind::kText,
             "--characters is for text, but the task is ", task.name, "; leave it out");
-    if (logistics) return Images();
+    if (images) return Images();
     spec_.head.kind = HeadKind::kCategorical;
     spec_.head.classes = vocabulary;
     Require(choices_.width + choices_.height + choices_.channels == 0, "a model of ", vocabulary,
@@ -355,8 +357,13 @@ class SpecReader {
 
   // Sets width, height and channels, and from these the number of positions used.
   void Images() {
-    spec_.head.kind = HeadKind::kLogistics;
-    spec_.head.mixtures = outputs_ / 3;
+    if (outputs_ == spec_.input.vocabulary) {
+      spec_.head.kind = HeadKind::kCategorical;
+      spec_.head.classes = outputs_;
+    } else {
+      spec_.head.kind = HeadKind::kLogistics;
+      spec_.head.mixtures = outputs_ / 3;
+    }
     ImageSpec& image = *spec_.image();
     int& positions = spec_.input.max_length;
     const int64_t bytes = int64_t{positions} + 1;

@@ -398,6 +398,17 @@ TEST(Reference, RefusesPartsOfModels) {
   EXPECT_TRUE(Contains(Tensors(speech).Error({.heads = 3}), "a.pth: holds an LSTM, which cannot"));
 }
 
+// 256 outputs for 256 tokens are those of a text unless the task says images.
+TEST(Reference, CategoricalHeadsOfImages) {
+  ModelSpec spec = Tiny();
+  spec.head = {.kind = HeadKind::kCategorical, .classes = 256};
+  const Tensors tensors(spec);
+  ReferenceChoices choices = TinyChoices();
+  EXPECT_TRUE(Contains(tensors.Error(choices), "leave out --width"));
+  choices.task = "images";
+  EXPECT_EQ(FromReference(tensors.list, "a.pth", choices).spec(), spec);
+}
+
 TEST(Reference, ReformerHasTheOptionsOfFastTransformers) {
   Tensors tensors(Tiny());
   ReferenceChoices choices = TinyChoices();

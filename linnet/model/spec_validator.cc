@@ -169,17 +169,19 @@ class Validator {
                            spec_.input.value_embedding == spec_.stack.d_model),
             "tied weights need a text's categorical head, with classes = vocabulary and "
             "value_embedding = d_model");
+    Require(!spec_.logistics() || spec_.image() != nullptr, "task ", Quote(spec_.task),
+            " needs the categorical head");
+    Require(!spec_.image() || vocabulary == 256 || spec_.input.whole_pixels,
+            "images consist of bytes, but vocabulary is ", vocabulary);
+    Require(spec_.logistics() || !spec_.input.whole_pixels,
+            "whole_pixels needs the logistics head");
     if (spec_.logistics()) {
       InRange("mixtures", head.mixtures, 1, 1000);
-      Require(vocabulary == 256 || spec_.input.whole_pixels,
-              "the logistics head predicts bytes, but vocabulary is ", vocabulary);
     } else {
       InRange("classes", head.classes, 2, 1 << 20);
       Require(spec_.ReadsFrames() || head.classes == vocabulary, "task ", Quote(spec_.task),
               " needs the categorical head with classes = vocabulary");
     }
-    Require(spec_.logistics() == (spec_.image() != nullptr), "task ", Quote(spec_.task),
-            " needs the ", spec_.image() ? "logistics" : "categorical", " head");
   }
 
   void Image(const ImageSpec& image) const {

@@ -54,6 +54,7 @@ struct TrainConfig {
   std::string norm = "layer";
   bool norm_first = false;
   bool embedding_norm = false;
+  std::string head = "logistics";
   int mixtures = 10;
   std::string positions = "sequence";
   bool pixel_above = false;
@@ -216,6 +217,10 @@ void VisitNetworkFields(Config& c, const Visit& visit) {
 // Data and settings of the task images.
 template <typename Config, typename Visit>
 void VisitImageFields(Config& c, const Visit& visit) {
+  visit("head", "images",
+        "distribution of a byte: logistics (a mixture of them, as in the paper) or categorical (a "
+        "probability for each of the 256 values)",
+        c.head);
   visit("mixtures", "images", "components of the mixture of logistics", c.mixtures);
   visit("positions", "images",
         "position encoding: sequence (index), grid (also row and column) or none", c.positions);

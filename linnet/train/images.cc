@@ -54,6 +54,13 @@ class ImagesTask : public Task {
       spec.input.vocabulary = kBeginPixel + 1;
       spec.input.max_length = train_.width * train_.height;
     }
+    spec.head.kind = ParseName<HeadKind>(config_.head, "--head");
+    if (spec.head.kind == HeadKind::kCategorical) {
+      if (config_.whole_pixels) {
+        throw InputError("--head categorical predicts single bytes; leave out --whole-pixels");
+      }
+      spec.head.classes = spec.input.vocabulary;
+    }
     spec.input.pixel_above = config_.pixel_above;
     spec.input.stem.channels = config_.stem;
     return spec;
@@ -177,7 +184,10 @@ class ImagesTask : public Task {
       return nn::PixelLogisticsNats(model.forward(tokens), colors).mean() / (3 * std::numbers::ln2);
     }
     const Tensor logits = model.forward(pixels.narrow(1, 0, length));
-    const Tensor nats = nn::MixtureOfLogisticsNats(logits, pixels.narrow(1, 1, length));
+    const Tensor bytes = pixels.narrow(1, 1, length);
+    const Tensor nats = network.spec().logistics()
+                            ? nn::MixtureOfLogisticsNats(logits, bytes)
+                            : nn::CrossEntropyNats(logits.flatten(0, 1), bytes.flatten());
     return nats.mean() / std::numbers::ln2;
   }
 

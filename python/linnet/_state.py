@@ -54,9 +54,9 @@ class State:
     def step(self, tokens: Any) -> np.ndarray:
         """Reads one token per sequence: integers [batch], or one integer if there is one sequence.
 
-        Returns the model's outputs, float32 [batch, outputs]: logits of the next token for text, couplets and copy;
-        logits, means and log-scales of a mixture of logistics for images. Raises InputError for a token outside the
-        vocabulary, or if a limited model has no position left; the state is then unchanged.
+        Returns the model's outputs, float32 [batch, outputs]: logits, means and log-scales of a mixture of logistics
+        for images with the head "logistics", otherwise logits of the next token. Raises InputError for a token outside
+        the vocabulary, or if a limited model has no position left; the state is then unchanged.
         """
         with self._lock:
             batch = len(self)

@@ -12,6 +12,7 @@
 #include "linnet/kernels/pixel_logistics.h"
 #include "linnet/model/pixels.h"
 #include "linnet/rng.h"
+#include "linnet/sampling.h"
 #include "linnet/tasks/task.h"
 
 namespace linnet {
@@ -50,10 +51,13 @@ size_t Count(const Model& model, std::span<const uint8_t> images) {
   return images.size() / bytes;
 }
 
-void CheckOptions(const SampleOptions& options) {
+void CheckOptions(const Model& model, const SampleOptions& options) {
   if (options.batch == 0) throw InputError("the batch must be at least 1");
   if (!(options.temperature > 0) || !std::isfinite(options.temperature)) {
     throw InputError("the temperature must be above 0; got ", options.temperature);
+  }
+  if (options.reference_scale && !model.spec().logistics()) {
+    throw InputError(model.path(), ": draws from no logistics, so they have no reference scale");
   }
 }
 
@@ -78,7 +82,11 @@ uint8_t DrawFirst(std::span<const float> probability, float u) {
   return static_cast<uint8_t>(last);
 }
 
-uint8_t DrawNext(std::span<const float> outputs, Philox draws, const SampleOptions& options) {
+uint8_t DrawNext(const Model& model, std::span<const float> outputs, Philox draws,
+                 const SampleOptions& options) {
+  if (!model.spec().logistics()) {
+    return static_cast<uint8_t>(Choose(outputs, {.temperature = options.temperature}, draws));
+  }
   const float u_mixture = draws.Uniform(), u_value = draws.Uniform();
   return kernels::SampleMixtureOfLogistics(outputs.size() / 3, outputs.data(), u_mixture, u_value,
                                            {options.temperature, options.reference_scale});
@@ -90,6 +98,27 @@ void DrawNextPixel(std::span<const float> outputs, Philox draws, const SampleOpt
   for (float& u : uniform) u = draws.Uniform();
   kernels::SamplePixel(outputs.size() / 10, outputs.data(), uniform,
                        {options.temperature, options.reference_scale}, rgb);
+}
+
+// -ln p of each byte, given the outputs [rows, output size] of the positions that predict them.
+void Nats(const Model& model, std::span<const float> outputs, std::span<const uint8_t> bytes,
+          std::span<float> nats, ParallelFor parallel_for) {
+  const size_t unit = Unit(model), rows = bytes.size() / unit, size = outputs.size() / rows;
+  if (unit == 1 && model.spec().logistics()) {
+    kernels::MixtureOfLogistics(rows, size / 3, outputs.data(), bytes.data(), {.nats = nats.data()},
+                                parallel_for);
+    return;
+  }
+  parallel_for(rows, [&](size_t begin, size_t end) {
+    for (size_t r = begin; r < end; ++r) {
+      const std::span<const float> row = outputs.subspan(r * size, size);
+      if (unit == 1) {
+        nats[r] = LogSumExp(row) - row[bytes[r]];
+      } else {
+        kernels::PixelNats(size / 10, row.data(), &bytes[3 * r], &nats[3 * r]);
+      }
+    }
+  });
 }
 
 // Throws InputError unless byte `position` exists and `outputs` has the right size: the head's
@@ -158,7 +187,7 @@ class EngineGenerator final : public Generator {
           const Philox numbers = Draws(options, i, p / unit);
           const std::span<float> from = out.subspan(i * outputs, outputs);
           if (unit == 1) {
-            tokens_[i] = *to = DrawNext(from, numbers, options);
+            tokens_[i] = *to = DrawNext(model(), from, numbers, options);
           } else {
             DrawNextPixel(from, numbers, options, to);
             tokens_[i] = PixelToken(to);
@@ -205,7 +234,7 @@ std::unique_ptr<Generator> MakeGenerator(Engine& engine, size_t batch) {
 std::vector<uint8_t> SampleImages(Generator& generator, size_t count,
                                   const SampleOptions& options) {
   const size_t bytes = ImageBytes(generator.model());
-  CheckOptions(options);
+  CheckOptions(generator.model(), options);
   if (count > PTRDIFF_MAX / bytes) throw InputError("memory cannot hold ", count, " images");
   std::vector<uint8_t> images(count * bytes);
   const std::span<const float> first = generator.model().first_value();
@@ -223,7 +252,7 @@ std::vector<uint8_t> SampleImages(Engine& engine, size_t count, const SampleOpti
 std::vector<uint8_t> CompleteImages(Generator& generator, std::span<const uint8_t> images,
                                     size_t known, const SampleOptions& options) {
   Count(generator.model(), images);
-  CheckOptions(options);
+  CheckOptions(generator.model(), options);
   const size_t bytes = ImageBytes(generator.model());
   if (known < 1 || known > bytes) {
     throw InputError("between 1 and ", bytes, " bytes of an image can be given; got ", known);
@@ -257,10 +286,10 @@ uint8_t DrawByte(const Model& model, std::span<const float> outputs, size_t imag
                  const SampleOptions& options) {
   CheckReadsBytes(model);
   CheckOutputs(model, outputs, position);
-  CheckOptions(options);
+  CheckOptions(model, options);
   Philox draws = Draws(options, image, position);
   if (position == 0) return DrawFirst(model.first_value(), draws.Uniform());
-  return DrawNext(outputs, draws, options);
+  return DrawNext(model, outputs, draws, options);
 }
 
 double ByteNats(const Model& model, std::span<const float> outputs, uint8_t byte, size_t position) {
@@ -268,8 +297,7 @@ double ByteNats(const Model& model, std::span<const float> outputs, uint8_t byte
   CheckOutputs(model, outputs, position);
   if (position == 0) return std::abs(std::log(static_cast<double>(model.first_value()[byte])));
   float nats = 0;
-  kernels::MixtureOfLogistics(1, outputs.size() / 3, outputs.data(), &byte, {.nats = &nats},
-                              SerialFor);
+  Nats(model, outputs, {&byte, 1}, {&nats, 1}, SerialFor);
   return nats;
 }
 
@@ -295,7 +323,7 @@ std::array<uint8_t, 3> DrawPixel(const Model& model, std::span<const float> outp
   if (pixel >= all) {
     throw InputError("there is no pixel ", pixel, " in an image of ", all, " pixels");
   }
-  CheckOptions(options);
+  CheckOptions(model, options);
   std::array<uint8_t, 3> rgb = {};
   DrawNextPixel(outputs, Draws(options, image, pixel), options, rgb.data());
   return rgb;
@@ -305,7 +333,7 @@ double PixelNats(const Model& model, std::span<const float> outputs,
                  const std::array<uint8_t, 3>& rgb) {
   CheckPixelOutputs(model, outputs);
   float nats[3];
-  kernels::PixelNats(outputs.size() / 10, outputs.data(), rgb.data(), nats);
+  Nats(model, outputs, rgb, nats, SerialFor);
   return double{nats[0]} + nats[1] + nats[2];
 }
 
@@ -315,7 +343,7 @@ BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
   const size_t total = Count(model, images), bytes = ImageBytes(model), unit = Unit(model);
   const size_t skipped = model.first_value().empty() ? 0 : 1;  // bytes that are not predicted
   const size_t length = bytes - skipped, positions = length / unit;
-  CheckOptions(options);
+  CheckOptions(model, options);
   const size_t outputs = engine.output_size();
   const auto parallel_for = [&](size_t n, RangeBody body) { engine.pool().For(n, body); };
   BitsPerDimResult result;
@@ -338,16 +366,7 @@ BitsPerDimResult BitsPerDim(Engine& engine, std::span<const uint8_t> images,
     nats.resize(rows * unit);
     Renew(engine, count, state);
     engine.Prefix(state, tokens, positions, head);
-    if (unit == 1) {
-      kernels::MixtureOfLogistics(rows, outputs / 3, head.data(), targets.data(),
-                                  {.nats = nats.data()}, parallel_for);
-    } else {
-      parallel_for(rows, [&](size_t begin, size_t end) {
-        for (size_t r = begin; r < end; ++r) {
-          kernels::PixelNats(outputs / 10, &head[r * outputs], &targets[3 * r], &nats[3 * r]);
-        }
-      });
-    }
+    Nats(model, head, targets, nats, parallel_for);
     for (size_t i = 0; i < count; ++i) {
       double sum = 0;
       for (size_t t = 0; t < length; ++t) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numbers>
 #include <set>
 
@@ -100,6 +101,44 @@ TEST(Images, BitsPerDimMatchesTheReference) {
   ASSERT_EQ(result.byte.size(), byte.size());
   for (size_t t = 0; t < byte.size(); ++t) EXPECT_NEAR(result.byte[t], byte[t], 1e-3) << t;
   EXPECT_EQ(BitsPerDim(engine, images).image, result.image);
+}
+
+// Draws depend neither on batch nor on threads; bits follow from the reference's softmax.
+TEST(Images, ACategoricalHead) {
+  ModelSpec spec = RaggedImages();
+  spec.head = {.kind = HeadKind::kCategorical, .classes = 256};
+  const TestModel model(spec);
+  Engine engine(model.model, {.threads = 2}), single(model.model, {.threads = 1});
+  const size_t count = 18;  // above the number that one thread draws
+  const std::vector<uint8_t> images = SampleImages(engine, count, {.seed = 4});
+  EXPECT_GT(std::set<uint8_t>(images.begin(), images.end()).size(), 100u);
+  EXPECT_EQ(SampleImages(single, count, {.seed = 4, .batch = 1}), images);
+  EXPECT_EQ(CompleteImages(engine, images, 7, {.seed = 4}), images);
+
+  const std::vector<Doubles> outputs = model.Outputs(Tokens(images.begin(), images.begin() + 19));
+  const auto log_sum = [](const Doubles& row) {
+    double sum = 0;
+    for (double x : row) sum += std::exp(x);
+    return std::log(sum);
+  };
+  double nats = 0;
+  for (size_t t = 0; t < 19; ++t) {
+    const double at = log_sum(outputs[t]) - outputs[t][images[t + 1]];
+    const Floats row(outputs[t].begin(), outputs[t].end());
+    EXPECT_NEAR(ByteNats(*model.model, row, images[t + 1], t + 1), at, 1e-5);
+    nats += at;
+  }
+  const BitsPerDimResult bits = BitsPerDim(engine, images);
+  EXPECT_NEAR(bits.image[0], nats / 19 / std::numbers::ln2, 1e-3);
+
+  // Toward temperature 0 the likeliest byte is drawn.
+  const Floats row(outputs[3].begin(), outputs[3].end());
+  EXPECT_EQ(DrawByte(*model.model, row, 0, 4, {.temperature = 1e-3f}),
+            std::max_element(row.begin(), row.end()) - row.begin());
+  const auto wider = [&] { SampleImages(engine, 1, {.reference_scale = true}); };
+  EXPECT_TRUE(Contains(ErrorOf(wider), "no reference scale"));
+  const auto damaged = [&] { DrawByte(*model.model, Floats(256, NAN), 0, 4); };
+  EXPECT_TRUE(Contains(ErrorOf(damaged), "weights are damaged"));
 }
 
 TEST(Images, WholePixels) {
