@@ -88,6 +88,28 @@ function(linnet_test name)
   endif()
 endfunction()
 
+# linnet_python_test(NAME [SCRIPT FILE] [ARGS ... | NO_ARGS] [LABELS ...] [ALONE] [SKIPS])
+#   A test in Python: NAME.py of the current folder, or FILE. ARGS: arguments instead of the folder with the programs.
+#   ALONE: on one processor of its own (linnet_one_processor). SKIPS: an exit status of 77 means that it was skipped.
+function(linnet_python_test name)
+  cmake_parse_arguments(arg "ALONE;NO_ARGS;SKIPS" "SCRIPT" "ARGS;LABELS" ${ARGN})
+  if(NOT arg_SCRIPT)
+    set(arg_SCRIPT ${name}.py)
+  endif()
+  if(NOT arg_ARGS AND NOT arg_NO_ARGS)
+    set(arg_ARGS $<TARGET_FILE_DIR:linnet>)
+  endif()
+  add_test(NAME ${name} COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/${arg_SCRIPT} ${arg_ARGS}
+    WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 1200 LABELS "${arg_LABELS}" ENVIRONMENT "${LINNET_LSAN_OPTIONS}")
+  if(arg_SKIPS)
+    set_tests_properties(${name} PROPERTIES SKIP_RETURN_CODE 77)
+  endif()
+  if(arg_ALONE)
+    linnet_one_processor(${name})
+  endif()
+endfunction()
+
 # linnet_one_processor(TEST ...)
 #   Lets ctest run each of these tests on one processor of its own. Otherwise concurrent tests share processors, and at
 #   a barrier the threads of a test wait for one that is not running. On a machine of two processors,
