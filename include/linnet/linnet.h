@@ -326,10 +326,11 @@ typedef struct linnet_image_options {
   uint64_t seed;            /* default 0 */
   uint64_t first_stream;    /* image i draws from stream first_stream + i of the seed, whatever the
                             batch; default 0 */
-  float temperature;        /* above 0; 1, the default: the trained density; near 0: the mean of the
-                            most likely component */
+  float temperature;        /* above 0; 1, the default: the predicted distribution; near 0: the
+                            likeliest byte, or the mean of a mixture's likeliest component */
   int reference_scale;      /* 1: a logistic with log-scale s has the scale elu(s) + 1.0001, as in
-                            fast-transformers, in place of exp(s); default 0 */
+                            fast-transformers, in place of exp(s); default 0. Not for categorical
+                            heads: LINNET_ERROR_INPUT */
   size_t batch;             /* images generated together, at least 1; default 64 */
   linnet_progress progress; /* called after each batch; default NULL */
   void* progress_data;

@@ -33,11 +33,12 @@ void AddDrawingOptions(CLI::App* verb, DrawingOptions& options) {
   AddSeedOption(verb, options.seed);
   AddOption(verb, "--temperature", options.temperature, "N",
             "Sampling temperature (below 1: closer to the most likely image)", Between(0.0, 10.0));
-  AddOption(verb, "--sampler", options.sampler, "NAME",
-            "Distribution to sample from. density: the trained one; reference: a wider one, as in "
-            "fast-transformers (scale of each logistic: elu(s) + 1.0001 instead of exp(s), with s "
-            "from the network)",
-            CLI::IsMember({"density", "reference"}));
+  AddOption(
+      verb, "--sampler", options.sampler, "NAME",
+      "Distribution to sample from. density: the predicted one; reference: a wider one, as in "
+      "fast-transformers, for heads of logistics (scale of each logistic: elu(s) + 1.0001 "
+      "instead of exp(s), with s from the network)",
+      CLI::IsMember({"density", "reference"}));
   AddBatchOption(verb, options.batch);
 }
 

@@ -51,9 +51,6 @@ std::vector<std::string> BeyondFastTransformers(const ModelSpec& spec) {
   add(input.whole_pixels,
       "a position reads a pixel: embeddings have 257 rows for each color, to be summed, and the "
       "predictor has 10 outputs per component (linnet import does not read such a file)");
-  add(spec.image() && !spec.logistics(),
-      "the predictor has an output for each of the 256 values of a byte (linnet import needs "
-      "--task images)");
   add(input.pixel_above, "above_embedding.weight is added to the value embedding");
   add(input.positions == Positions::kGrid, "pos_embedding.pe holds grid positions");
   add(input.positions == Positions::kAdded, "pos_embedding.pe is added to the value embedding");

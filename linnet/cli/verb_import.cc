@@ -154,6 +154,7 @@ std::string DistinctCharacters(const std::string& path) {
 ReferenceModel ReadModel(const ImportArguments& options, const Source& source) {
   if (source.spec) return FromKnownSpec(source.tensors(), options.file, *source.spec);
   ReferenceChoices choices = options.choices;
+  choices.images = !options.data.empty();
   if (!options.characters.empty()) choices.characters = DistinctCharacters(options.characters);
   return FromReference(source.tensors(), options.file, choices);
 }
@@ -178,6 +179,10 @@ void Print(const ImportArguments& options, const ReferenceModel& model, bool des
   if (model.adds_special_tokens()) {
     std::cout
         << "  special tokens: none in the file; linnet adds its own, which are never sampled\n";
+    if (spec.text()->unit == TextUnit::kByte && options.choices.task.empty()) {
+      std::cout << "  256 outputs for 256 tokens: read as text; for a model of images, give "
+                   "--task images\n";
+    }
   }
   if (first_value == "uniform") {
     std::cout << "  the first byte of a new image: drawn uniformly; with --data DIR, drawn as in a "
@@ -387,8 +392,10 @@ needed. The model has no tokenizer: prompts and answers are token numbers.
 fast-transformers: a .pth file written by torch.save(model.state_dict(), FILE), or a .safetensors
 file with the same tensor names. No code in the file is run. Sizes come from the tensors; heads,
 activation and attention come from the options. Wrong options give no error but a model that
-predicts badly: check with 'linnet eval'. A vocabulary of 256 or 259 tokens is read as bytes; if it
-consists of characters, give --characters. docs/from-fast-transformers.md lists the tensor names.)",
+predicts badly: check with 'linnet eval'. A vocabulary of 256 or 259 tokens is read as bytes: of
+images if the head is a mixture of logistics or --task, --data or --width says so, otherwise of
+text. If it consists of characters, give --characters. docs/from-fast-transformers.md lists the
+tensor names.)",
       R"(  linnet import gla-340M --out gla.safetensors
   linnet import RWKV-x070-World-0.1B.pth --out rwkv.safetensors
   linnet import model.pth --heads 8 --out model.safetensors

@@ -119,7 +119,7 @@ TEST(ModelSpec, AStemAddsItsFieldsAndTensors) {
   }
 }
 
-TEST(ModelSpec, RefusesInvalidStemsAndHeads) {
+TEST(ModelSpec, RefusesInvalidStems) {
   for (const auto& [fields, says] : std::vector<std::pair<std::string, std::string>>{
            {R"("stem_channels": -1)", "stem_channels is -1; it must be between 0 and 4096"},
            {R"("stem_channels": 4097)", "stem_channels is 4097"},
@@ -133,11 +133,22 @@ TEST(ModelSpec, RefusesInvalidStemsAndHeads) {
            {R"("stem_channels": "8")", "'stem_channels' cannot be"},
            {R"("stem_channels": 8, "stem_colums": 3)", "did you mean 'stem_columns'"},
            {R"("task": "copy", "head": "categorical", "classes": 256, "stem_channels": 8)",
-            "a stem is for images; set stem_channels to 0"},
+            "a stem is for images; set stem_channels to 0"}}) {
+    const std::string message = SpecError(StrCat("{", fields, "}"));
+    EXPECT_TRUE(message.starts_with("here: ")) << fields << " -> " << message;
+    EXPECT_NE(message.find(says), std::string::npos) << fields << " -> " << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+}
+
+TEST(ModelSpec, RefusesInvalidHeads) {
+  for (const auto& [fields, says] : std::vector<std::pair<std::string, std::string>>{
            {R"("task": "copy")", "task 'copy' needs the categorical head"},
-           {R"("head": "categorical", "classes": 255)", "classes = vocabulary"},
-           {R"("head": "categorical", "classes": 9, "vocabulary": 9)", "images consist of bytes"},
-           {R"("vocabulary": 255)", "images consist of bytes, but vocabulary is 255"}}) {
+           {R"("head": "categorical", "classes": 255)",
+            "classes is 255; it must be vocabulary = 256"},
+           {R"("head": "categorical", "classes": 9, "vocabulary": 9)",
+            "vocabulary is 9; images consist of bytes"},
+           {R"("vocabulary": 255)", "so it must be 256"}}) {
     const std::string message = SpecError(StrCat("{", fields, "}"));
     EXPECT_TRUE(message.starts_with("here: ")) << fields << " -> " << message;
     EXPECT_NE(message.find(says), std::string::npos) << fields << " -> " << message;

@@ -320,7 +320,10 @@ class SpecReader {
   }
 
   TaskRow TaskOf(bool logistics) const {
-    const std::string shapes = logistics                            ? "images"
+    const bool sized = choices_.width + choices_.height + choices_.channels > 0;
+    const bool images = choices_.images || sized || named_.count(kFirstValue) > 0;
+    const bool bytes = spec_.input.vocabulary == 256 && outputs_ == 256;
+    const std::string shapes = logistics || (bytes && images)       ? "images"
                                : !TellsText(spec_.input.vocabulary) ? "copy"
                                : spec_.encoder_decoder()            ? "couplet"
                                                                     : "text";
@@ -366,8 +369,14 @@ class SpecReader {
     }
     ImageSpec& image = *spec_.image();
     int& positions = spec_.input.max_length;
+    const bool table = named_.count(kPositions) > 0;
     const int64_t bytes = int64_t{positions} + 1;
     if (choices_.width == 0 && choices_.height == 0 && choices_.channels == 0) {
+      if (!table) {
+        throw InputError(path_,
+                         ": it has no table of positions; give --width and --height, and "
+                         "--channels for RGB");
+      }
       if (bytes == 28 * 28) {
         image.width = image.height = 28, image.channels = 1;
       } else if (bytes == 32 * 32 * 3) {
@@ -385,7 +394,7 @@ class SpecReader {
     image.height = choices_.height;
     image.channels = choices_.channels == 0 ? 1 : choices_.channels;
     const int64_t wanted = int64_t{image.width} * image.height * image.channels;
-    Require(wanted <= bytes, "it has ", positions, " positions, enough for ", bytes,
+    Require(!table || wanted <= bytes, "it has ", positions, " positions, enough for ", bytes,
             " bytes, but images of ", image.width, " x ", image.height, " x ", image.channels,
             " have ", wanted, "; see --width, --height and --channels");
     positions = static_cast<int>(std::max<int64_t>(wanted - 1, 1));
@@ -393,7 +402,7 @@ class SpecReader {
 
   // Whether the values of the position table are those of Positions::kGrid.
   bool HasGrid() const {
-    if (!spec_.image()) return false;
+    if (!spec_.image() || named_.count(kPositions) == 0) return false;
     const Tensor& tensor = *named_.at(kPositions);
     if (tensor.dtype != DType::kF32) return false;
     ModelSpec grid = spec_;

@@ -8,8 +8,9 @@
 //   WriteCheckpoint(path, model.spec(), "",
 //                   [&](const TensorInfo& t) { return model.Tensor(t.name); });
 //
-// The head distinguishes images (logistics over 256 byte values) from other tasks (one output per
-// token). A vocabulary of 259 tokens is linnet's bytes; 256 tokens are bytes without the special
+// A head of logistics over 256 byte values is one of images; one output per token belongs to the
+// other tasks, and to images if there are 256 tokens and a choice or first_value.probability speaks
+// of images. A vocabulary of 259 tokens is linnet's bytes; 256 tokens are bytes without the special
 // tokens of linnet/vocabulary.h; a character vocabulary needs `characters`. Any other vocabulary
 // belongs to the copy task.
 #ifndef LINNET_MODEL_REFERENCE_H_
@@ -36,6 +37,7 @@ struct ReferenceChoices {
   bool norm_first = false;
   // Sizes of images. If all are 0: those of MNIST or CIFAR-10, by the number of positions.
   int width = 0, height = 0, channels = 0;
+  bool images = false;          // whether it is a model of images, if the shapes leave that open
   std::string task = {};        // one of ReferenceTasks(); "": determined by the shapes
   std::string characters = {};  // the text vocabulary, as in TextSpec; "": bytes
   int context = 1024;           // max_length of a model without a position table

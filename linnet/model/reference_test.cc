@@ -398,15 +398,26 @@ TEST(Reference, RefusesPartsOfModels) {
   EXPECT_TRUE(Contains(Tensors(speech).Error({.heads = 3}), "a.pth: holds an LSTM, which cannot"));
 }
 
-// 256 outputs for 256 tokens are those of a text unless the task says images.
+// 256 outputs for 256 tokens are those of a text unless something speaks of images.
 TEST(Reference, CategoricalHeadsOfImages) {
   ModelSpec spec = Tiny();
   spec.head = {.kind = HeadKind::kCategorical, .classes = 256};
-  const Tensors tensors(spec);
-  ReferenceChoices choices = TinyChoices();
-  EXPECT_TRUE(Contains(tensors.Error(choices), "leave out --width"));
-  choices.task = "images";
-  EXPECT_EQ(FromReference(tensors.list, "a.pth", choices).spec(), spec);
+  Tensors tensors(spec);
+  EXPECT_EQ(FromReference(tensors.list, "a.pth", {.heads = 3}).spec().task, "text");
+  EXPECT_EQ(FromReference(tensors.list, "a.pth", TinyChoices()).spec(), spec);
+  for (const ReferenceChoices& choices : {ReferenceChoices{.heads = 3, .images = true},
+                                          ReferenceChoices{.heads = 3, .task = "images"}}) {
+    EXPECT_TRUE(Contains(tensors.Error(choices), "give their --width and --height"));
+  }
+  const std::vector<float> first(256, 1.0f / 256);
+  tensors.Add("first_value.probability", DType::kF32, {256}, first.data());
+  EXPECT_TRUE(Contains(tensors.Error({.heads = 3}), "give their --width and --height"));
+  EXPECT_EQ(FromReference(tensors.list, "a.pth", TinyChoices()).spec(), spec);
+
+  spec.input.value_embedding = spec.stack.d_model;  // no position table
+  const Tensors without(spec);
+  EXPECT_EQ(FromReference(without.list, "a.pth", TinyChoices()).spec(), spec);
+  EXPECT_TRUE(Contains(without.Error({.heads = 3, .task = "images"}), "no table of positions"));
 }
 
 TEST(Reference, ReformerHasTheOptionsOfFastTransformers) {

@@ -218,6 +218,7 @@ void DropUnused(const ModelSpec& spec, json& object) {
   if (!spec.ReadsFrames()) drop({"network", "convolution"});
   if (!spec.text()) drop({"tied"});
   if (spec.text() || spec.ReadsFrames()) drop({"mixtures", "positions", "pixel_above"});
+  if (spec.image() && !spec.logistics()) drop({"mixtures"});
 }
 
 // A visitor for VisitMixer() and VisitFields() that moves each field from the object to the spec.

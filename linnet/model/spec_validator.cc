@@ -171,16 +171,16 @@ class Validator {
             "value_embedding = d_model");
     Require(!spec_.logistics() || spec_.image() != nullptr, "task ", Quote(spec_.task),
             " needs the categorical head");
-    Require(!spec_.image() || vocabulary == 256 || spec_.input.whole_pixels,
-            "images consist of bytes, but vocabulary is ", vocabulary);
+    Require(!spec_.image() || vocabulary == 256 || spec_.input.whole_pixels, "vocabulary is ",
+            vocabulary, "; images consist of bytes, so it must be 256");
     Require(spec_.logistics() || !spec_.input.whole_pixels,
             "whole_pixels needs the logistics head");
     if (spec_.logistics()) {
       InRange("mixtures", head.mixtures, 1, 1000);
     } else {
       InRange("classes", head.classes, 2, 1 << 20);
-      Require(spec_.ReadsFrames() || head.classes == vocabulary, "task ", Quote(spec_.task),
-              " needs the categorical head with classes = vocabulary");
+      Require(spec_.ReadsFrames() || head.classes == vocabulary, "classes is ", head.classes,
+              "; it must be vocabulary = ", vocabulary);
     }
   }
 

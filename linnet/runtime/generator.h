@@ -13,9 +13,9 @@
 
 namespace linnet {
 
-// Options of draws from a mixture of logistics (kernels/mixture_of_logistics.h). SampleOptions
-// (linnet/images.h) explains the fields.
-struct LogisticsDraws {
+// Options of draws from the distributions that a model predicts. SampleOptions (linnet/images.h)
+// explains the fields.
+struct ImageDraws {
   uint64_t seed = 0;
   uint64_t first_stream = 0;
   float temperature = 1;
@@ -30,9 +30,10 @@ class Generator {
   virtual size_t batch() const = 0;
   // Keeps the first `known` bytes of each image and draws the others: images [count, bytes] with
   // count <= batch(). known >= 1, or for models that read whole pixels a multiple of 3. Byte p (or
-  // pixel p) of image i is drawn with the first two (four) numbers of
-  // Philox(seed, first_stream + i, p), so draws do not depend on the other images.
-  virtual void Draw(std::span<uint8_t> images, size_t known, const LogisticsDraws& draws) = 0;
+  // pixel p) of image i is drawn with the first numbers of Philox(seed, first_stream + i, p): one
+  // for a categorical head, two for a mixture of logistics, four for a pixel. So draws do not
+  // depend on the other images.
+  virtual void Draw(std::span<uint8_t> images, size_t known, const ImageDraws& draws) = 0;
 };
 
 }  // namespace linnet

@@ -385,7 +385,6 @@ ModelSpec BaseSpec(const TrainConfig& config) {
   spec.stack.convolution = config.convolution;
   SetPositions(config, spec.input);
   spec.input.norm = config.embedding_norm;
-  spec.head.mixtures = config.mixtures;
   return spec;
 }
 

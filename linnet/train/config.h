@@ -219,9 +219,9 @@ template <typename Config, typename Visit>
 void VisitImageFields(Config& c, const Visit& visit) {
   visit("head", "images",
         "distribution of a byte: logistics (a mixture of them, as in the paper) or categorical (a "
-        "probability for each of the 256 values)",
+        "probability for each of its 256 values)",
         c.head);
-  visit("mixtures", "images", "components of the mixture of logistics", c.mixtures);
+  visit("mixtures", "images", "--head logistics: components of the mixture", c.mixtures);
   visit("positions", "images",
         "position encoding: sequence (index), grid (also row and column) or none", c.positions);
   visit("pixel_above", "images",

@@ -57,9 +57,14 @@ class ImagesTask : public Task {
     spec.head.kind = ParseName<HeadKind>(config_.head, "--head");
     if (spec.head.kind == HeadKind::kCategorical) {
       if (config_.whole_pixels) {
-        throw InputError("--head categorical predicts single bytes; leave out --whole-pixels");
+        throw InputError("--head categorical predicts single bytes; give --no-whole-pixels");
+      }
+      if (config_.mixtures != TrainConfig().mixtures) {
+        throw InputError("--mixtures is for --head logistics; leave it out");
       }
       spec.head.classes = spec.input.vocabulary;
+    } else {
+      spec.head.mixtures = config_.mixtures;
     }
     spec.input.pixel_above = config_.pixel_above;
     spec.input.stem.channels = config_.stem;

@@ -202,10 +202,10 @@ class Model:
                first_stream: int = 0, reference_scale: bool = False) -> np.ndarray:
         """Draws new images: uint8 [count, *image_shape].
 
-        temperature: above 0; at 1, draws from the trained density; near 0, each byte is the mean of its most likely
-        component. batch: number of images drawn together; does not change the images. first_stream: image i draws
+        temperature: above 0; at 1, draws from the predicted distribution; near 0, each byte is the likeliest one, or
+        the mean of a mixture's likeliest component. batch: number of images drawn together; does not change the images. first_stream: image i draws
         from stream first_stream + i of the seed. reference_scale: uses the scale of the logistics in
-        fast-transformers, elu(s) + 1.0001, instead of exp(s).
+        fast-transformers, elu(s) + 1.0001, instead of exp(s); not for categorical heads.
         """
         shape = self._image_shape_of("sample")
         number = _checks.integer(count, "count", 1, 10**9)

@@ -29,7 +29,7 @@ export interface ImageSampling {
   seed?: number | bigint;
   /** Image i draws from stream firstStream + i of the seed. Default 0. */
   firstStream?: number | bigint;
-  /** Above 0. Default 1: the trained density. */
+  /** Above 0. Default 1: the predicted distribution. */
   temperature?: number;
 }
 

@@ -170,7 +170,7 @@ size_t CudaEngine::lanes() const { return impl_->lanes.size(); }
 void CudaEngine::Reset() { impl_->Reset(); }
 size_t CudaEngine::position() const { return impl_->position; }
 
-void CudaEngine::Draw(std::span<uint8_t> sequences, size_t known, const LogisticsDraws& draws) {
+void CudaEngine::Draw(std::span<uint8_t> sequences, size_t known, const ImageDraws& draws) {
   Impl& impl = *impl_;
   const size_t pixels = impl.pixels(), count = sequences.size() / pixels;
   if (count == 0 || count > impl.batch || sequences.size() % pixels != 0 || known < 1 ||

@@ -71,7 +71,7 @@ class CudaEngine final : public Generator {
   const Model& model() const override;
   std::shared_ptr<const Model> shared_model() const;
   size_t batch() const override;
-  void Draw(std::span<uint8_t> sequences, size_t known, const LogisticsDraws& draws) override;
+  void Draw(std::span<uint8_t> sequences, size_t known, const ImageDraws& draws) override;
 
   size_t output_size() const;         // floats per position
   const std::string& device() const;  // the GPU's name

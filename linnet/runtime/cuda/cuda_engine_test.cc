@@ -152,7 +152,7 @@ TEST_F(CudaEngineTest, DrawsLikeTheCpu) {
   const size_t pixels = 20, known = 3, mixtures = 3;
   Engine cpu(small.model);
   for (const auto& [batch, count, lanes] : {std::tuple{6, 5, 2}, {40, 38, 1}}) {
-    const LogisticsDraws draws{.seed = 5, .first_stream = 70, .temperature = 0.9f};
+    const ImageDraws draws{.seed = 5, .first_stream = 70, .temperature = 0.9f};
     std::vector<uint8_t> drawn(static_cast<size_t>(count) * pixels);
     for (size_t i = 0; i < drawn.size(); ++i) drawn[i] = static_cast<uint8_t>(i * 37);
     std::vector<uint8_t> want = drawn;

@@ -20,7 +20,7 @@ std::string CudaEngine::FindDevice() { throw InputError(kNoCuda); }
 const Model& CudaEngine::model() const { std::abort(); }
 std::shared_ptr<const Model> CudaEngine::shared_model() const { std::abort(); }
 size_t CudaEngine::batch() const { std::abort(); }
-void CudaEngine::Draw(std::span<uint8_t>, size_t, const LogisticsDraws&) { std::abort(); }
+void CudaEngine::Draw(std::span<uint8_t>, size_t, const ImageDraws&) { std::abort(); }
 size_t CudaEngine::output_size() const { std::abort(); }
 const std::string& CudaEngine::device() const { std::abort(); }
 const CudaMemory& CudaEngine::memory() const { std::abort(); }

@@ -57,7 +57,8 @@ void CheckOptions(const Model& model, const SampleOptions& options) {
     throw InputError("the temperature must be above 0; got ", options.temperature);
   }
   if (options.reference_scale && !model.spec().logistics()) {
-    throw InputError(model.path(), ": draws from no logistics, so they have no reference scale");
+    throw InputError(model.path(),
+                     ": has a categorical head; the reference scale is for mixtures of logistics");
   }
 }
 
@@ -163,7 +164,7 @@ class EngineGenerator final : public Generator {
   const Model& model() const override { return engine_.model(); }
   size_t batch() const override { return batch_; }
 
-  void Draw(std::span<uint8_t> images, size_t known, const LogisticsDraws& draws) override {
+  void Draw(std::span<uint8_t> images, size_t known, const ImageDraws& draws) override {
     const size_t bytes = ImageBytes(model()), count = images.size() / bytes;
     const size_t outputs = engine_.output_size(), unit = Unit(model());
     if (known == bytes || count == 0) return;

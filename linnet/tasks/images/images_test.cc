@@ -136,7 +136,7 @@ TEST(Images, ACategoricalHead) {
   EXPECT_EQ(DrawByte(*model.model, row, 0, 4, {.temperature = 1e-3f}),
             std::max_element(row.begin(), row.end()) - row.begin());
   const auto wider = [&] { SampleImages(engine, 1, {.reference_scale = true}); };
-  EXPECT_TRUE(Contains(ErrorOf(wider), "no reference scale"));
+  EXPECT_TRUE(Contains(ErrorOf(wider), "reference scale is for mixtures"));
   const auto damaged = [&] { DrawByte(*model.model, Floats(256, NAN), 0, 4); };
   EXPECT_TRUE(Contains(ErrorOf(damaged), "weights are damaged"));
 }
