@@ -10,6 +10,7 @@
 #include "linnet/nn/recurrence.h"
 #include "linnet/nn/rotary.h"
 #include "linnet/nn/short_convolution.h"
+#include "linnet/ops/head_norm.h"
 #include "linnet/ops/scan.h"
 
 namespace linnet::nn {
@@ -66,7 +67,7 @@ class GatedMixerImpl : public RecurrenceImpl {
                                state != nullptr ? &past : nullptr);
     if (form_.rotary) Rotate(begun ? state->length : 0, /*base=*/10000, q, k);
     if (form_.householders > 1) k = Updates(k, spec_.query_dim), v = Updates(v, spec_.value_dim);
-    if (form_.delta()) q = Normalized(q), k = Normalized(k);
+    if (form_.delta() && form_.convolution == 0) q = Normalized(q), k = Normalized(k);
     q = Repeated(q), k = Repeated(k), v = Repeated(v);
 
     kernels::ScanOptions options{.scale = form_.scale(spec_.query_dim)};
@@ -126,21 +127,22 @@ class GatedMixerImpl : public RecurrenceImpl {
     }
     const Tensor norm = own(std::string(form_.norm) + ".weight");
     if (form_.timed) {
-      const Tensor y = (out + own("D").unsqueeze(1) * v) * torch::silu(part("g_proj"));
-      return Normed(y.unflatten(2, {-1, form_.readers}), {3, 4})
+      const Tensor gated = (out + own("D").unsqueeze(1) * v) * torch::silu(part("g_proj"));
+      const Tensor y = gated.unflatten(2, {-1, form_.readers});
+      return (y * (y.square().mean({3, 4}, true) + spec_.output_norm_eps).rsqrt())
           .flatten(2, 3)
           .mul(norm.view({spec_.heads, spec_.value_dim}))
           .to(type);
     }
-    out = Normed(out, {3}) * norm;
-    if (form_.gate == OutputGate::kSilu) out = out * torch::silu(part("g_proj"));
-    if (form_.gate == OutputGate::kSigmoid) out = out * second("g_proj", spec_.value_dim).sigmoid();
-    return out.to(type);
-  }
-
-  // The output norm: x divided by its root mean square over `dims`.
-  Tensor Normed(const Tensor& x, at::IntArrayRef dims) const {
-    return x * (x.square().mean(dims, true) + spec_.output_norm_eps).rsqrt();
+    using kernels::GateFunction;
+    const bool sigmoid = form_.gate == OutputGate::kSigmoid;
+    Tensor gate;
+    if (form_.gate == OutputGate::kSilu) gate = part("g_proj");
+    if (sigmoid) gate = second("g_proj", spec_.value_dim);
+    return ops::GatedRmsNorm(out, norm, gate,
+                             sigmoid ? GateFunction::kSigmoid : GateFunction::kSilu,
+                             spec_.output_norm_eps)
+        .to(type);
   }
 
   // Splits x [N, L, H, n width], which holds the n delta steps of each position side by side, into
@@ -157,8 +159,8 @@ class GatedMixerImpl : public RecurrenceImpl {
   struct Qkv {
     Tensor q, k, v;
   };
-  // silu of the causal convolutions of q, k and v; without convolutions, q, k and v. past as in
-  // ShortConvolution().
+  // silu of the causal convolutions of q, k and v, with q and k normalized for the delta rules;
+  // without convolutions, q, k and v. past as in ShortConvolution().
   Qkv Convolved(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& lengths,
                 Tensor* past) const {
     if (form_.convolution == 0) return {q, k, v};
@@ -179,7 +181,10 @@ class GatedMixerImpl : public RecurrenceImpl {
     };
     const Tensor weight = joined("weight").t().contiguous();
     const Tensor bias = form_.timed ? joined("bias").squeeze(1) : Tensor();
-    const Tensor y = torch::silu(ShortConvolution(x, weight, bias, lengths, past));
+    const int64_t normed =
+        form_.delta() ? q.size(2) * q.size(3) + k.size(2) * k.size(3) : 0;  // q's and k's columns
+    const Tensor y = ops::SiluL2Norm(ShortConvolution(x, weight, bias, lengths, past), normed,
+                                     spec_.query_dim, kGatedNormEps);
     const std::vector<Tensor> parts = y.split_with_sizes(
         {q.size(2) * q.size(3), k.size(2) * k.size(3), v.size(2) * v.size(3)}, 2);
     return {parts[0].unflatten(2, {q.size(2), q.size(3)}),

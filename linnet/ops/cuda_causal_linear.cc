@@ -22,12 +22,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// The data of x; null if x is undefined.
-template <typename T>
-T* Data(const Tensor& x) {
-  return x.defined() ? x.data_ptr<T>() : nullptr;
-}
-
 CausalLinearPlan Plan(const Tensor& q, const Tensor& v, const Tensor& offsets,
                       const CausalLinearOptions& options) {
   // The number of the GPU's multiprocessors.

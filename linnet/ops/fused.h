@@ -9,6 +9,7 @@
 
 #include "linnet/ops/adam.h"
 #include "linnet/ops/causal_linear.h"
+#include "linnet/ops/head_norm.h"
 #include "linnet/ops/layer_rows.h"
 #include "linnet/ops/linear_attention.h"
 #include "linnet/ops/lsh_attention.h"
@@ -45,6 +46,12 @@ torch::Tensor FusedCausalLinear(const torch::Tensor& q, const torch::Tensor& k,
                                 const torch::Tensor& offsets,
                                 const kernels::CausalLinearOptions& options,
                                 CausalLinearState* state);
+
+// See head_norm.h.
+torch::Tensor FusedSiluL2Norm(const torch::Tensor& x, int64_t normed, int64_t width, double eps);
+torch::Tensor FusedGatedRmsNorm(const torch::Tensor& x, const torch::Tensor& weight,
+                                const torch::Tensor& gate, kernels::GateFunction function,
+                                double eps);
 
 // See scan.h. state: null if no state is carried.
 torch::Tensor FusedScan(const ScanInputs& in, const kernels::ScanOptions& options,

@@ -18,12 +18,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-// The data of x; null if x is undefined.
-template <typename T>
-T* Data(const Tensor& x) {
-  return x.defined() ? x.data_ptr<T>() : nullptr;
-}
-
 CausalLinearShape ShapeOf(const Tensor& q, const Tensor& v, const Tensor& offsets) {
   return {static_cast<size_t>(offsets.defined() ? offsets.size(0) - 1 : q.size(0)),
           static_cast<size_t>(q.size(1)), static_cast<size_t>(q.size(2)),

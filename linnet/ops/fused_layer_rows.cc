@@ -39,11 +39,6 @@ Tensor Read(const Tensor& weight) {
   return sizeof(T) == sizeof(float) ? weight.contiguous() : weight.to(kBFloat16).contiguous();
 }
 
-template <typename T>
-T* Data(const Tensor& x) {
-  return static_cast<T*>(x.data_ptr());
-}
-
 RowNorm RowNormOf(const Tensor& weight, const Tensor& bias, double eps) {
   return {weight.data_ptr<float>(), bias.data_ptr<float>(), static_cast<float>(eps)};
 }

@@ -1,4 +1,4 @@
-// Depthwise convolution, LSTM and dropout: compares the fused forms with the plain forms.
+// Depthwise convolution, norms of heads, LSTM and dropout: compares fused forms with plain forms.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
@@ -6,11 +6,13 @@
 
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "linnet/error.h"
 #include "linnet/ops/depthwise.h"
 #include "linnet/ops/dropout.h"
+#include "linnet/ops/head_norm.h"
 #include "linnet/ops/lstm.h"
 #include "linnet/ops/plain.h"
 #include "linnet/ops/test_util.h"
@@ -45,6 +47,48 @@ TEST(DepthwiseConvolution, FusedEqualsPlain) {
       }
     }
   }
+}
+
+TEST(HeadNorm, FusedEqualsPlain) {
+  torch::manual_seed(1);
+  const int64_t none = 0;
+  for (const auto& [normed, width] : {std::pair{none, int64_t{5}}, {10, 5}, {23, 23}}) {
+    const Operation norm = [normed = normed, width = width](const Tensors& x) -> Tensors {
+      return {SiluL2Norm(x[0], normed, width, 1e-6)};
+    };
+    ExpectFusedEqualsPlain(norm, {torch::randn({3, 7, 23}) * 2}, 1e-5);
+  }
+  for (const auto function : {kernels::GateFunction::kSilu, kernels::GateFunction::kSigmoid}) {
+    const Operation gated = [&](const Tensors& x) -> Tensors {
+      return {GatedRmsNorm(x[0], x[1], x[2], function, 1e-5)};
+    };
+    const Tensor x = torch::randn({2, 5, 3, 9}), weight = torch::randn({9});
+    ExpectFusedEqualsPlain(gated, {x, weight, torch::randn({2, 5, 3, 9})}, 1e-5);
+    // A gate between other columns, and a transposed one.
+    const Operation among = [&](const Tensors& t) -> Tensors {
+      return {GatedRmsNorm(t[0], t[1], t[2].narrow(2, 4, 27).unflatten(2, {3, 9}), function, 1e-5)};
+    };
+    ExpectFusedEqualsPlain(among, {x, weight, torch::randn({2, 5, 40})}, 1e-5);
+    const Operation turned = [&](const Tensors& t) -> Tensors {
+      return {GatedRmsNorm(t[0], t[1], t[2].transpose(1, 2), function, 1e-5)};
+    };
+    ExpectFusedEqualsPlain(turned, {x, weight, torch::randn({2, 3, 5, 9})}, 1e-5);
+    ExpectFusedEqualsPlain(turned, {x.narrow(1, 0, 1), weight, torch::randn({2, 3, 1, 9})}, 1e-5);
+  }
+  const Operation plain_norm = [](const Tensors& x) -> Tensors {
+    return {GatedRmsNorm(x[0], x[1], Tensor(), kernels::GateFunction::kSilu, 1e-5)};
+  };
+  ExpectFusedEqualsPlain(plain_norm, {torch::randn({2, 5, 3, 9}), torch::randn({9})}, 1e-5);
+}
+
+TEST(HeadNorm, RefusesOtherShapes) {
+  const Tensor x = torch::randn({2, 5, 3, 9}), weight = torch::randn({9});
+  const auto silu = kernels::GateFunction::kSilu;
+  EXPECT_THROW(SiluL2Norm(x, 8, 3, 1e-6), InputError);
+  EXPECT_THROW(SiluL2Norm(x, 12, 3, 1e-6), InputError);
+  EXPECT_THROW(GatedRmsNorm(x, torch::randn({8}), x, silu, 1e-5), InputError);
+  EXPECT_THROW(GatedRmsNorm(x, weight, x.narrow(1, 0, 4), silu, 1e-5), InputError);
+  EXPECT_THROW(GatedRmsNorm(x[0], weight, Tensor(), silu, 1e-5), InputError);
 }
 
 TEST(DepthwiseConvolution, PaddingMakesNoNan) {

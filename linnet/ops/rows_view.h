@@ -36,10 +36,14 @@ void ForElement(const torch::Tensor& x, const Body& body) {
   }
 }
 
-// The data of key lengths; null if they are undefined.
-inline const int64_t* Lengths(const torch::Tensor& x) {
-  return x.defined() ? x.data_ptr<int64_t>() : nullptr;
+// The data of x; null if x is undefined. T is the type of x, or kernels::BFloat16.
+template <typename T>
+T* Data(const torch::Tensor& x) {
+  return x.defined() ? static_cast<T*>(x.data_ptr()) : nullptr;
 }
+
+// The data of key lengths; null if they are undefined.
+inline const int64_t* Lengths(const torch::Tensor& x) { return Data<int64_t>(x); }
 
 // Memory for n floats, not initialized.
 inline torch::Tensor Floats(size_t n) {
