@@ -224,12 +224,13 @@ const TaskInfo kImagesTask = {
           "beta2": 0.98, "lr": 2e-3, "lr_warmup": 100, "lr_decay": 100000000,
           "lr_decay_form": "cosine", "steps": 2400, "validate_every": 300})"},
      {"demo",
-      "4 layers x 128 with --pixel-above and convolutions: 1.11 bits/dim on MNIST after nine "
-      "minutes in bf16 on two cores",
+      "4 layers x 128 with the gated delta rule, a stem and a categorical head: 0.97 bits/dim on "
+      "MNIST after six minutes in fp32 on one core",
       R"({"layers": 4, "heads": 4, "d_model": 128, "activation": "gelu", "norm_first": true,
-          "convolution": 4, "pixel_above": true, "optimizer": "adam", "beta2": 0.98, "lr": 2e-3,
-          "lr_warmup": 100, "lr_decay": 100000000, "lr_decay_form": "cosine", "steps": 1500,
-          "validate_every": 300})"}},
+          "attention": "gated-delta-net", "head": "categorical", "pixel_above": true, "stem": 64,
+          "batch": 4, "optimizer": "adam", "beta2": 0.98, "lr": 6e-3, "lr_warmup": 100,
+          "lr_decay": 100000000, "lr_decay_form": "cosine", "steps": 600,
+          "validate_every": 200})"}},
     [](const TrainConfig& config) -> std::unique_ptr<Task> {
       return std::make_unique<ImagesTask>(config);
     }};
