@@ -57,7 +57,8 @@ class ImagesTask : public Task {
     spec.head.kind = ParseName<HeadKind>(config_.head, "--head");
     if (spec.head.kind == HeadKind::kCategorical) {
       if (config_.whole_pixels) {
-        throw InputError("--head categorical predicts single bytes; give --no-whole-pixels");
+        throw InputError(
+            "--head categorical predicts single bytes; give --no-whole-pixels or --head logistics");
       }
       if (config_.mixtures != TrainConfig().mixtures) {
         throw InputError("--mixtures is for --head logistics; leave it out");
