@@ -179,7 +179,8 @@ void Print(const ImportArguments& options, const ReferenceModel& model, bool des
   if (model.adds_special_tokens()) {
     std::cout
         << "  special tokens: none in the file; linnet adds its own, which are never sampled\n";
-    if (spec.text()->unit == TextUnit::kByte && options.choices.task.empty()) {
+    const bool open = options.choices.task.empty() && !spec.encoder_decoder() && !spec.head.tied;
+    if (open && spec.text()->unit == TextUnit::kByte) {
       std::cout << "  256 outputs for 256 tokens: read as text; for a model of images, give "
                    "--task images\n";
     }

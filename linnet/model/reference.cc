@@ -322,7 +322,8 @@ class SpecReader {
   TaskRow TaskOf(bool logistics) const {
     const bool sized = choices_.width + choices_.height + choices_.channels > 0;
     const bool images = choices_.images || sized || named_.count(kFirstValue) > 0;
-    const bool bytes = spec_.input.vocabulary == 256 && outputs_ == 256;
+    const bool bytes = spec_.input.vocabulary == 256 && outputs_ == 256 &&
+                       !spec_.encoder_decoder() && !spec_.head.tied;
     const std::string shapes = logistics || (bytes && images)       ? "images"
                                : !TellsText(spec_.input.vocabulary) ? "copy"
                                : spec_.encoder_decoder()            ? "couplet"
