@@ -218,9 +218,8 @@ OverAnImage MeasureMemory(const std::shared_ptr<const Model>& model, size_t pixe
 
 // The time of an image, and the machine's rates, from which Limit() computes the limit.
 struct ImageTimes {
-  double image = 0;          // seconds per image
-  double read = 0;           // seconds to read the weights once
-  double products = 0;       // operations per second of matrix products (Products)
+  double image = 0;  // seconds per image
+  MachineRates rates = {};
   int64_t grown = 0;         // growth of the peak memory during the measurement, in bytes
   Stateless stateless = {};  // with --stateless
 };
@@ -256,23 +255,19 @@ ImageTimes MeasureImages(Engine& engine, size_t pixels, size_t batch,
   } while (seconds.size() < 3 || whole.Seconds() < options.seconds);
   times.grown = PeakMemory() - before;
   times.image = Median(seconds) / static_cast<double>(batch);
-  times.read = Median(reads), times.products = Median(rates);
+  times.rates = {Median(reads), Median(rates)};
   return times;
 }
 
 // The limit: the fewest seconds per image that the machine's rates allow.
 double Limit(const Model& model, const ImageTimes& times, size_t pixels, size_t batch,
              bool stateless) {
-  const double products = ProductOperations(model.spec()) / times.products;  // per token
   const double steps = static_cast<double>(pixels - 1);
-  if (stateless) return steps * (steps + 1) / 2 * products;
-  double limit = steps * std::max(times.read / static_cast<double>(batch), products);
-  if (StateKindOf(model) == StateKind::kCache) {
-    // A step reads half of the full cache on average, at the rate of reading the weights.
-    limit += steps * StateBytes(model.spec(), model.precision()) / 2 * times.read /
-             static_cast<double>(model.weight_bytes());
+  if (stateless) {
+    return steps * (steps + 1) / 2 * ProductOperations(model.spec()) / times.rates.products;
   }
-  return limit;
+  // A step reads half of the full cache on average.
+  return steps * TokenLimit(model, times.rates, batch, /*cached=*/0.5);
 }
 
 // Microseconds per step, without sampling, in each eighth of an image.
@@ -317,8 +312,8 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
       {"images_per_second", 1 / times.image},
       {"us_per_token", 1e6 * times.image / static_cast<double>(pixels - 1)},
       {"weight_bytes", model->weight_bytes()},
-      {"read_us", 1e6 * times.read},
-      {"product_gops", times.products / 1e9},
+      {"read_us", 1e6 * times.rates.read},
+      {"product_gops", times.rates.products / 1e9},
       {"state_bytes", StateBytes(spec, precision)},
       {"memory_growth_bytes", times.grown},
       {"memory_first_bytes", memory.first},

@@ -1,9 +1,11 @@
 #include "bench/products.h"
 
+#include <algorithm>
 #include <cstdint>
 
 #include "linnet/kernels/linear.h"
 #include "linnet/model/spec.h"
+#include "linnet/state.h"
 
 namespace linnet::bench {
 
@@ -57,6 +59,14 @@ double ProductOperations(const ModelSpec& spec) {
     weights += info.shape[0] * info.shape[1];
   }
   return 2.0 * static_cast<double>(weights);
+}
+
+double TokenLimit(const Model& model, const MachineRates& rates, size_t batch, double cached) {
+  const double limit = std::max(rates.read / static_cast<double>(batch),
+                                ProductOperations(model.spec()) / rates.products);
+  if (StateKindOf(model) != StateKind::kCache) return limit;
+  const auto cache = static_cast<double>(StateBytes(model.spec(), model.precision()));
+  return limit + cached * cache * rates.read / static_cast<double>(model.weight_bytes());
 }
 
 }  // namespace linnet::bench

@@ -11,6 +11,7 @@
 #include "linnet/base/aligned.h"
 #include "linnet/base/thread_pool.h"
 #include "linnet/kernels/narrow_linear.h"
+#include "linnet/model.h"
 #include "linnet/model/precision.h"
 #include "linnet/model/spec.h"
 
@@ -39,6 +40,18 @@ class Products {
 
 // Operations (two per multiply-add) in the matrix products of one token.
 double ProductOperations(const ModelSpec& spec);
+
+// Rates of the machine, measured beside the work that they limit.
+struct MachineRates {
+  double read = 0;      // seconds to read the model's weights once
+  double products = 0;  // operations per second of matrix products
+};
+
+// The limit of a recurrent step: the least seconds per sequence of a batch. It is the longer of two
+// times, reading the weights once for the whole batch and multiplying with them once per sequence.
+// For softmax attention, the time to read the part `cached` of the full cache is added, at the rate
+// of reading the weights.
+double TokenLimit(const Model& model, const MachineRates& rates, size_t batch, double cached);
 
 }  // namespace linnet::bench
 

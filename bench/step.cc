@@ -1,5 +1,5 @@
-// linnet bench step: times one recurrent step at batch 1. The limit is the time to read as many
-// bytes as the weights have, with the same threads.
+// linnet bench step: times one recurrent step of a batch of sequences. The limit is TokenLimit(),
+// from rates measured in the same run with the same threads.
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
@@ -11,6 +11,7 @@
 
 #include "bench/bench.h"
 #include "bench/benchmarks.h"
+#include "bench/products.h"
 #include "bench/random_model.h"
 #include "linnet/base/aligned.h"
 #include "linnet/base/progress.h"
@@ -20,6 +21,7 @@
 #include "linnet/kernels/isa.h"
 #include "linnet/kernels/machine_peak.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/model/mixer.h"
 #include "linnet/program/program.h"
 #include "linnet/rng.h"
 
@@ -33,8 +35,11 @@ constexpr const char* kShipped = "models/digits.safetensors";
 struct StepBenchOptions : BenchOptions {
   std::vector<std::string> models;
   std::vector<std::string> languages;   // kinds of random language models
+  std::string random;                   // data set of a random image model, or empty
+  MixerSpec attention;                  // of the random image model
   std::vector<std::string> precisions;  // none: a file's own, and all for language models
-  size_t from = 0;                      // the first position that is timed
+  std::vector<size_t> batches = {1};
+  size_t from = 0;  // the first position that is timed
 };
 
 // Returns the path of the shipped model, or "" if it is not found. Looks below the current folder,
@@ -58,25 +63,35 @@ std::vector<int32_t> RandomTokens(const ModelSpec& spec, size_t count) {
   return tokens;
 }
 
-// Compares the outputs of single steps with those of Prefix(). Throws RuntimeError if they differ,
-// InputError if the model has no recurrent form.
-void Check(Engine& engine, const std::string& name) {
+// Compares the outputs of single steps with those of Prefix(), for the first and the last sequence
+// of a batch. Throws RuntimeError if they differ, InputError if the model has no recurrent form.
+void Check(Engine& engine, const std::string& name, size_t batch) {
   if (!engine.model().steps()) {
     throw InputError(name, ": '", engine.model().spec().stack.mixer().kind,
                      "' has no recurrent form: each step reads all tokens again");
   }
-  const size_t length = static_cast<size_t>(std::min(engine.model().spec().input.max_length, 100));
+  const size_t length =
+      static_cast<size_t>(std::min(engine.model().spec().input.max_length, batch == 1 ? 100 : 10));
   const size_t outputs = engine.output_size();
-  const std::vector<int32_t> tokens = RandomTokens(engine.model().spec(), length);
-  std::vector<float> whole(length * outputs), one(outputs);
-  State state = engine.NewState(1);
-  engine.Prefix(state, tokens, length, whole);
-  state.Reset();
-  RelativeError error;
+  const std::vector<int32_t> tokens = RandomTokens(engine.model().spec(), batch * length);
+  std::vector<float> steps(batch * outputs), whole(length * outputs);
+  State state = engine.NewState(batch);
+  std::vector<float> of_first, of_last;  // all outputs of the first and the last sequence
+  std::vector<int32_t> column(batch);
   for (size_t t = 0; t < length; ++t) {
-    engine.Step(state, std::span(tokens).subspan(t, 1), one);
-    for (size_t i = 0; i < outputs; ++i) error.Add(one[i], whole[t * outputs + i]);
+    for (size_t i = 0; i < batch; ++i) column[i] = tokens[i * length + t];
+    engine.Step(state, column, steps);
+    of_first.insert(of_first.end(), steps.begin(), steps.begin() + outputs);
+    of_last.insert(of_last.end(), steps.end() - outputs, steps.end());
   }
+  RelativeError error;
+  const auto compare = [&](const std::vector<float>& stepped, size_t sequence) {
+    State one = engine.NewState(1);
+    engine.Prefix(one, std::span(tokens).subspan(sequence * length, length), length, whole);
+    for (size_t i = 0; i < whole.size(); ++i) error.Add(stepped[i], whole[i]);
+  };
+  compare(of_first, 0);
+  if (batch > 1) compare(of_last, batch - 1);
   const double allowed = engine.model().precision() == Precision::kF32 ? 1e-4 : 0.1;
   if (!(error.value() <= allowed)) {
     throw RuntimeError("bench step: ", name, ": stepping differs from the whole prefix by ",
@@ -84,74 +99,106 @@ void Check(Engine& engine, const std::string& name) {
   }
 }
 
-struct StepSeconds {
-  double step = 0, read = 0;  // of a step, and of reading the weights
+// Reads `floats` with the engine's threads.
+void Read(Engine& engine, const AlignedBuffer<float>& floats) {
+  engine.pool().For(floats.size(), [&](size_t first, size_t end) {
+    kernels::ReadFloats(floats.data() + first, end - first);
+  });
+}
+
+// Seconds per call, over as many calls as take `least` seconds.
+double SecondsPerCall(double least, FunctionRef<void()> call) {
+  const Stopwatch watch;
+  int count = 0;
+  do {
+    call();
+    ++count;
+  } while (watch.Seconds() < least);
+  return watch.Seconds() / count;
+}
+
+struct StepTimes {
+  double step = 0;     // seconds of a step of the whole batch
+  MachineRates rates;  // see TokenLimit()
+  double reading = 0;  // bytes per second, from as many bytes as the weights and states have
 };
 
 // Medians over laps: the steps from position options.from to the end, or the first of them if they
-// take longer than a fifth of the time to measure. Each lap also reads the weights, several times
-// if they are small.
-StepSeconds Time(Engine& engine, std::span<const int32_t> tokens, const StepBenchOptions& options) {
-  std::vector<float> outputs(engine.output_size());
-  State begin = engine.NewState(1);
+// take longer than a fifth of the time to measure. Each lap also measures the machine's rates.
+StepTimes Time(Engine& engine, size_t batch, const StepBenchOptions& options) {
+  const Model& model = engine.model();
+  const auto length = static_cast<size_t>(model.spec().input.max_length);
+  std::vector<float> outputs(batch * engine.output_size());
+  State begin = engine.NewState(batch);
   if (options.from > 0) {
-    engine.Prefix(begin, tokens.first(options.from), options.from, outputs);
+    const std::vector<int32_t> prefix = RandomTokens(model.spec(), batch * options.from);
+    engine.Prefix(begin, prefix, options.from, outputs);
   }
-  const AlignedBuffer<float> weights(engine.model().weight_bytes() / sizeof(float));
-  std::vector<double> steps, reads;
+  constexpr size_t kMostRead = size_t{1} << 29;  // bytes
+  const AlignedBuffer<float> weights(model.weight_bytes() / sizeof(float)),
+      all_bytes(std::min(kMostRead, model.weight_bytes() + begin.bytes()) / sizeof(float));
+  Products products(model.precision(), static_cast<size_t>(engine.threads()));
+  const std::vector<int32_t> tokens = RandomTokens(model.spec(), batch * (length - options.from));
+  std::vector<double> steps, reads, readings, rates;
   const Stopwatch all;
   constexpr size_t kLeastLaps = 5;
+  constexpr double kLap = 0.002;  // seconds of each measurement of a rate
   while (steps.size() < kLeastLaps || all.Seconds() < options.seconds) {
     State state = begin.Clone();
-    const Stopwatch lap;
-    size_t position = options.from;
-    do {
-      engine.Step(state, tokens.subspan(position++, 1), outputs);
-    } while (position < tokens.size() && lap.Seconds() < options.seconds / 5);
-    steps.push_back(lap.Seconds() / static_cast<double>(position - options.from));
-    const auto read = [&] {
-      engine.pool().For(weights.size(), [&](size_t first, size_t end) {
-        kernels::ReadFloats(weights.data() + first, end - first);
-      });
+    const auto step = [&](size_t position) {
+      engine.Step(state, std::span(tokens).subspan(batch * position, batch), outputs);
     };
-    read();                             // brings small weights into the caches, as steps do
-    constexpr double kReading = 0.002;  // seconds
-    const Stopwatch reading;
-    int count = 0;
+    step(0);  // brings the weights back into the caches
+    const Stopwatch lap;
+    size_t position = 1;
     do {
-      read();
-      ++count;
-    } while (reading.Seconds() < kReading);
-    reads.push_back(reading.Seconds() / count);
+      step(position++);
+    } while (options.from + position < length && lap.Seconds() < options.seconds / 5);
+    steps.push_back(lap.Seconds() / static_cast<double>(position - 1));
+    Read(engine, weights);  // brings small weights into the caches, as steps do
+    reads.push_back(SecondsPerCall(kLap, [&] { Read(engine, weights); }));
+    readings.push_back(static_cast<double>(all_bytes.size() * sizeof(float)) /
+                       SecondsPerCall(kLap, [&] { Read(engine, all_bytes); }));
+    rates.push_back(products.Operations() /
+                    SecondsPerCall(kLap, [&] { products.Run(engine.pool()); }));
   }
-  return {Median(steps), Median(reads)};
+  return {Median(steps), {Median(reads), Median(rates)}, Median(readings)};
 }
 
-Record Measure(const std::shared_ptr<const Model>& model, const std::string& name,
+Record Measure(const std::shared_ptr<const Model>& model, const std::string& name, size_t batch,
                const StepBenchOptions& options) {
   const ModelSpec& spec = model->spec();
   const size_t length = static_cast<size_t>(spec.input.max_length);
-  if (options.from >= length) {
-    throw InputError("--from ", options.from, ": ", name, " has only ", length, " positions");
+  if (options.from + 2 > length) {
+    throw InputError("--from ", options.from, ": ", name, " has only ", length,
+                     " positions, and two steps follow");
   }
   Engine engine(model, {.threads = options.threads});
-  Check(engine, name);
-  const StepSeconds seconds = Time(engine, RandomTokens(spec, length), options);
+  Check(engine, name, batch);
+  const StepTimes times = Time(engine, batch, options);
+  const double token = times.step / static_cast<double>(batch);
+  const double cached = static_cast<double>(options.from) / static_cast<double>(length);
   Record record = {.name = "step",
-                   .label = name,
-                   .value = 1e6 * seconds.step,
+                   .label = batch == 1 ? name : StrCat(name, "  batch ", batch),
+                   .value = 1e6 * token,
                    .unit = "us/token",
-                   .limit = 1e6 * seconds.read,
+                   .limit = 1e6 * TokenLimit(*model, times.rates, batch, cached),
                    .identity = {{"model", name},
+                                {"attention", spec.stack.mixer().kind},
                                 {"layers", spec.stack.layers()},
                                 {"d_model", spec.stack.d_model},
                                 {"N", length},
-                                {"batch", 1},
+                                {"batch", batch},
                                 {"threads", engine.threads()},
                                 {"precision", PrecisionName(model->precision())},
                                 {"isa", kernels::ActiveIsa()},
                                 {"weight_bytes", model->weight_bytes()},
-                                {"tokens_a_second", 1 / seconds.step}}};
+                                {"state_bytes", StateBytes(spec, model->precision())},
+                                {"token_operations", ProductOperations(spec)},
+                                {"read_us", 1e6 * times.rates.read},
+                                {"read_gbs", times.reading / 1e9},
+                                {"product_gops", times.rates.products / 1e9},
+                                {"tokens_a_second", 1 / token}}};
   if (options.from > 0) record.identity["from"] = options.from;
   return record;
 }
@@ -160,30 +207,40 @@ void Run(const StepBenchOptions& options) {
   std::vector<Precision> precisions;
   for (const std::string& name : options.precisions) precisions.push_back(ParsePrecision(name));
   std::vector<Record> records;
-  for (const std::string& path : options.models) {
-    if (precisions.empty()) records.push_back(Measure(Model::Open(path), path, options));
+  const auto measure = [&](const std::shared_ptr<const Model>& model, const std::string& name) {
+    for (const size_t batch : options.batches) {
+      records.push_back(Measure(model, name, batch, options));
+    }
+  };
+  const auto measure_random = [&](const Checkpoint& checkpoint, const std::string& name) {
     for (const Precision precision : precisions) {
-      records.push_back(Measure(Model::Open(path, {precision}),
-                                StrCat(path, "  ", PrecisionName(precision)), options));
+      measure(Model::FromCheckpoint(checkpoint, {precision}),
+              StrCat(name, "  ", PrecisionName(precision)));
+    }
+  };
+  for (const std::string& path : options.models) {
+    if (precisions.empty()) measure(Model::Open(path), path);
+    for (const Precision precision : precisions) {
+      measure(Model::Open(path, {precision}), StrCat(path, "  ", PrecisionName(precision)));
     }
   }
   if (precisions.empty()) precisions = {Precision::kF32, Precision::kBf16, Precision::kInt8};
   for (const std::string& kind : options.languages) {
-    const Checkpoint checkpoint = RandomModel(RandomLanguageSpec(kind));
-    for (const Precision precision : precisions) {
-      records.push_back(Measure(Model::FromCheckpoint(checkpoint, {precision}),
-                                StrCat(kind, "  ", PrecisionName(precision)), options));
-    }
+    measure_random(RandomModel(RandomLanguageSpec(kind)), kind);
   }
-  if (options.models.empty() && options.languages.empty()) {
+  if (!options.random.empty()) {
+    measure_random(RandomModel(RandomSpec(options.random, options.attention)),
+                   StrCat(options.random, " (random)  ", options.attention.kind));
+  }
+  if (options.models.empty() && options.languages.empty() && options.random.empty()) {
     const std::string shipped = FindShippedModel();
     if (shipped.empty()) {
       std::cerr << "linnet: no " << kShipped << " here; timing only a model of the paper's size\n";
     } else {
-      records.push_back(Measure(Model::Open(shipped), shipped, options));
+      measure(Model::Open(shipped), shipped);
     }
-    records.push_back(Measure(Model::FromCheckpoint(RandomModel(RandomSpec("mnist"))),
-                              "paper (8 x 256, random weights)", options));
+    measure(Model::FromCheckpoint(RandomModel(RandomSpec("mnist"))),
+            "paper (8 x 256, random weights)");
   }
   PrintRecords(records, options.json);
 }
@@ -192,12 +249,15 @@ void Run(const StepBenchOptions& options) {
 
 void AddStep(CLI::App& bench) {
   CLI::App* verb = cli::AddVerb(
-      bench, "step", "Time one recurrent step at batch 1",
-      "The limit is the time to read the weights once.",
+      bench, "step", "Time one recurrent step of a batch of sequences",
+      R"(The time is that of a step divided by the batch size. The limit is the larger of two times:
+reading the weights once for the whole batch, and multiplying with them once per sequence. With
+softmax attention, reading the keys and values of --from positions is added.)",
       "  linnet bench step\n"
       "  linnet bench step --language gated-delta-net,rwkv7 --precision bf16\n"
       "  linnet bench step models/digits.safetensors --threads 1 --json\n"
-      "  linnet bench step models/digits-softmax.safetensors --precision int8 --from 733\n");
+      "  linnet bench step models/digits-softmax.safetensors --precision int8 --from 733\n"
+      "  linnet bench step --random cifar10 --attention full --batch 1,8,32 --from 1535\n");
   auto options = std::make_shared<StepBenchOptions>();
   cli::AddOption(verb, "MODEL", options->models, "",
                  "Models to time (default: the shipped digits model and the paper's MNIST model)");
@@ -205,12 +265,24 @@ void AddStep(CLI::App& bench) {
       verb, "--language", options->languages, "KINDS",
       "In place of MODEL: time language models with these mixers (12 layers of width 768, "
       "random weights): gated-delta-net, rwkv7, ...");
+  CLI::Option* random =
+      cli::AddOption(verb, "--random", options->random, "NAME",
+                     "In place of MODEL: time the paper's model of mnist or cifar10 with random "
+                     "weights",
+                     CLI::IsMember({"mnist", "cifar10"}));
+  cli::AddOption(verb, "--attention", options->attention.kind, "KIND",
+                 "Attention of the random image model: causal-linear, or full (softmax, with a "
+                 "cache of keys and values)",
+                 CLI::IsMember({"causal-linear", "full"}))
+      ->needs(random);
   cli::AddListOption(verb, "--precision", options->precisions, "NAMES",
                      "One or more of f32, bf16 and int8 (default: a file's own; all with "
-                     "--language)");
+                     "--language or --random)");
+  cli::AddListOption(verb, "--batch", options->batches, "N", "Batch sizes, for example 1,64",
+                     cli::Between(1, 1'000'000));
   cli::AddOption(verb, "--from", options->from, "N",
-                 "Read N tokens first, and time only the steps after them; N is below the model's "
-                 "length",
+                 "Read N tokens first, and time only the steps after them; N is at most the "
+                 "model's length less 2",
                  cli::Between(0, 1e9));
   AddBenchOptions(verb, *options);
   verb->callback([options] { Run(*options); });

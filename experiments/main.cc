@@ -22,6 +22,7 @@ constexpr Experiment kExperiments[] = {
     {"table3", MeasureTable3, DeriveTable3},
     {"table4", MeasureRecords, DeriveTable4},
     {"table5", MeasureRecords, DeriveTable5},
+    {"batch", MeasureRecords, DeriveBatch},
     {"polynomial", MeasureRecords, DerivePolynomial},
     {"recall", MeasureTrainings, nullptr},
     {"couplet", MeasureCouplet, nullptr},

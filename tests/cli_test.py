@@ -383,6 +383,10 @@ class Bench(Case):
         self.assertEqual([record["model"] for record in records], [str(self.images), str(self.copy)])
         self.check_records(records, "weight_bytes")
         self.assertIn("us/token", self.linnet("bench", "step", self.copy, "--seconds", 0))
+        records = self.linnet_json("bench", "step", self.images, "--batch", "1,3", "--from", 2, "--seconds", 0)
+        self.assertEqual([(record["batch"], record["from"]) for record in records], [(1, 2), (3, 2)])
+        self.refuses(["bench", "step", self.images, "--from", 9999], "--from 9999")
+        self.refuses(["bench", "step", "--attention", "full"], "--attention requires --random")
 
     def test_generate(self):
         records = self.linnet_json("bench", "generate", self.images, "--batch", "1,3", "--precision",

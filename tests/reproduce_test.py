@@ -223,6 +223,24 @@ class Recall(Case):
             self.assertEqual(done.returncode, 0, done.stderr)
 
 
+class Batch(Case):
+    def test_what_a_record_lacks(self):
+        record = json.loads((ROOT / "docs/results/batch.json").read_text())
+        kept = [one for one in record["records"] if (one["dataset"], one["method"]) != ("mnist", "stateful")]
+        self.write("few.json", record | {"records": kept})
+        done = self.reproduce("batch", "--from", "few.json")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("lacks the times of stateful softmax for MNIST", done.stderr)
+        # One data set is enough, and batch sizes of one method only are left empty.
+        kept = [one for one in record["records"] if one["dataset"] == "cifar10"]
+        self.write("few.json", record | {"records": kept})
+        done = self.reproduce("batch", "--from", "few.json", "--out", "out")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        page = self.read("out/batch.md")
+        self.assertNotIn("## MNIST", page)
+        self.assertRegex(page, r"\n\| 256 \| \d+ .*\| – \| – \| – \| – \| – \|\n")
+
+
 class Polynomial(Case):
     def test_what_a_record_lacks(self):
         record = json.loads((ROOT / "docs/results/polynomial.json").read_text())
@@ -490,7 +508,7 @@ class Descriptions(unittest.TestCase):
 
     def test_the_parts_of_all(self):
         parts = self.describe("all")["parts"]
-        self.assertEqual(sorted(part["name"] for part in parts), sorted(set(ALL) - {"polynomial", "recall", "couplet"}))
+        self.assertEqual(sorted(part["name"] for part in parts), sorted(set(ALL) - {"batch", "polynomial", "recall", "couplet"}))
         self.assertLess(sum(part.get("share", 0) for part in parts), 0.8)  # the rest is for parts without a budget
         for part in parts:
             if "of" in part:

@@ -13,7 +13,7 @@ import unittest
 BIN = pathlib.Path("build/release/bin").resolve()  # main() sets it
 
 # All experiments: the figures and tables of the paper, recall and the couplets.
-ALL = [f"figure{f}" for f in range(1, 10)] + [f"table{t}" for t in range(1, 6)] + ["polynomial", "recall", "couplet"]
+ALL = [f"figure{f}" for f in range(1, 10)] + [f"table{t}" for t in range(1, 6)] + ["batch", "polynomial", "recall", "couplet"]
 
 # Invented time (ms) and memory (MB) of a sample of length n, by method.
 TIME = {"linear": lambda n: 0.002 * n, "softmax": lambda n: 1e-6 * n * n + 0.0005 * n,
