@@ -89,9 +89,9 @@ void AddAll(CLI::App& app);
 // options by name; if empty, all options of the description. Paths are cut to their last component.
 std::string GivenOptions(const Call& call, const std::vector<std::string>& only = {});
 
-// The functions of the experiments. MeasureRecords() serves figure 1, batch, polynomial, and tables 4
-// and 5, MeasureTrainings() figure 2 and recall, MeasureImageTable() tables 1 and 2, MeasureSamples()
-// figures 3, 4 and 6 to 9.
+// The functions of the experiments. MeasureRecords() serves figure 1, batch, polynomial, and tables
+// 4 and 5, MeasureTrainings() figure 2 and recall, MeasureImageTable() tables 1 and 2,
+// MeasureSamples() figures 3, 4 and 6 to 9.
 Experiment::Measure MeasureCouplet, MeasureFigure5, MeasureImageTable, MeasureRecords,
     MeasureSamples, MeasureTable3, MeasureTrainings;
 Experiment::Derive DeriveBatch, DeriveFigure1, DeriveFigure2, DeriveFigure5, DeriveImageTable,
