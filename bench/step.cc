@@ -159,6 +159,7 @@ StepTimes Time(Engine& engine, size_t batch, const StepBenchOptions& options) {
     reads.push_back(SecondsPerCall(kLap, [&] { Read(engine, weights); }));
     readings.push_back(static_cast<double>(all_bytes.size() * sizeof(float)) /
                        SecondsPerCall(kLap, [&] { Read(engine, all_bytes); }));
+    products.Run(engine.pool());
     rates.push_back(products.Operations() /
                     SecondsPerCall(kLap, [&] { products.Run(engine.pool()); }));
   }

@@ -1,10 +1,11 @@
 // The Highway body of linear.h, compiled once for each instruction set.
 //
 // A tile is a few rows of x by a few panels of outputs. Its sums stay in registers over all inputs.
-// With many rows, two panels (32 kB at 256 inputs) stay in the first-level cache while all rows are
-// multiplied by them. With one row, eight panels (four with AVX2) are read side by side to hide the
-// latency of the multiply-add. With up to kMaxPrefetchRows rows, weights are prefetched: further
-// ahead in each panel and, near the end of a tile, from the panels of the next tile.
+// With many rows, a block of two panels (32 kB at 256 inputs) stays in the first-level cache while
+// all rows are multiplied by it. With one row, eight panels (four with AVX2) are read side by side
+// to hide the latency of the multiply-add. Weights are prefetched: with up to kMostNearRows rows,
+// further ahead in each panel and, near the end of a tile, from the panels of the next tile; with
+// more rows, whole panels ahead, so that the products need not wait for memory.
 #if defined(LINNET_KERNELS_LINEAR_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LINNET_KERNELS_LINEAR_INL_H_
 #undef LINNET_KERNELS_LINEAR_INL_H_
@@ -16,9 +17,9 @@
 #include <array>
 #include <utility>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "linnet/kernels/linear.h"
+#include "linnet/kernels/prefetch_weights-inl.h"
 #include "linnet/kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -32,6 +33,7 @@ struct LinearArgs {
   LinearMode mode;
   float* y;
   size_t y_stride;
+  size_t ahead = 0;  // distance of PanelsAhead(), in floats
 };
 
 // kPanelVectors: vectors per panel. kMaxRows: maximum rows of a tile, chosen so that its sums take
@@ -51,11 +53,9 @@ constexpr size_t TilePanels(size_t rows) {
   return HWY_TARGET == HWY_AVX3 ? panels : panels / 2;
 }
 
-// With few rows, loading weights is the bottleneck. kPrefetchLines: how many cache lines ahead to
-// prefetch, in total over the panels of a tile. kMaxPrefetchRows: prefetching pays up to this many
-// rows.
+// With up to kMostNearRows rows: how many cache lines ahead to prefetch, in total over the panels
+// of a tile.
 inline constexpr size_t kPrefetchLines = 64;
-inline constexpr size_t kMaxPrefetchRows = 3;
 
 // Computes the tile at row 0 and panel 0 of `args`.
 template <size_t kRows, size_t kPanels>
@@ -80,10 +80,8 @@ HWY_INLINE void LinearTile(const LinearArgs& args) {
   // Adds the products of the next `inputs` inputs. Prefetches weights `ahead` floats further on.
   const auto walk = [&](size_t inputs, [[maybe_unused]] size_t ahead) HWY_ATTR {
     for (size_t k = 0; k < inputs; ++k, ++x, weights += kPanel) {
-      if constexpr (kRows <= kMaxPrefetchRows) {
-        Unrolled<kPanels>([&](auto p)
-                              HWY_ATTR { hwy::Prefetch(weights + p * panel_stride + ahead); });
-      }
+      Unrolled<kPanels>(
+          [&](auto p) HWY_ATTR { PrefetchWeights<kRows>(weights + p * panel_stride + ahead); });
       Vec w[kVectors];
       Unrolled<kVectors>([&](auto v) HWY_ATTR { w[v] = hn::Load(d, weights + at(v)); });
       Unrolled<kRows>([&](auto r) HWY_ATTR {
@@ -94,14 +92,14 @@ HWY_INLINE void LinearTile(const LinearArgs& args) {
       });
     }
   };
-  if constexpr (kRows <= kMaxPrefetchRows) {
+  if constexpr (kRows <= kMostNearRows) {
     // The last steps prefetch from the next tile: each of its panels starts kPanels panels after
     // the corresponding panel of this tile.
     const size_t lead = std::min(args.in, kPrefetchLines / kPanels);
     walk(args.in - lead, lead * kPanel);
     walk(lead, lead * kPanel + (kPanels - 1) * panel_stride + kPanel);
   } else {
-    walk(args.in, 0);
+    walk(args.in, args.ahead);
   }
 
   const bool add = args.mode == LinearMode::kAdd;
@@ -157,10 +155,11 @@ void LinearBody(size_t rows, size_t in, size_t out, const float* x, size_t x_str
   if (rows == 0) return;
   // Tiles have nearly equal heights: 13 rows become 6 + 7, not 12 + 1.
   const size_t tiles = (rows + kMaxRows - 1) / kMaxRows;
-  const size_t block = tiles == 1 ? out : 2 * kPanel;
+  const size_t block = tiles == 1 ? out : kBlockPanels * kPanel;
   for (size_t o = 0; o < out; o += block) {
     for (size_t tile = 0; tile < tiles; ++tile) {
       const size_t begin = rows * tile / tiles, end = rows * (tile + 1) / tiles;
+      const size_t ahead = PanelsAhead(tile, tiles, TilePanels(end - begin));
       const LinearArgs args{.in = in,
                             .out = std::min(block, out - o),
                             .x = x + begin * x_stride,
@@ -168,7 +167,8 @@ void LinearBody(size_t rows, size_t in, size_t out, const float* x, size_t x_str
                             .packed = packed + PackedLinearSize(in, o),
                             .mode = mode,
                             .y = y + begin * y_stride + o,
-                            .y_stride = y_stride};
+                            .y_stride = y_stride,
+                            .ahead = PackedLinearSize(in, ahead * kPanel)};
       kTable[end - begin - 1](args);
     }
   }

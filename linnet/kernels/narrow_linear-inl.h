@@ -14,10 +14,10 @@
 #include <cstring>
 #include <type_traits>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "linnet/kernels/bfloat16-inl.h"
 #include "linnet/kernels/narrow_linear_args.h"
+#include "linnet/kernels/prefetch_weights-inl.h"
 #include "linnet/kernels/vector-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -147,8 +147,6 @@ constexpr size_t NarrowPanels(size_t rows, NarrowType type) {
   if (HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_WASM || rows > 2) return 1;
   return rows == 1 && type == NarrowType::kBf16 ? 4 : 2;
 }
-// With few rows, loading weights is the bottleneck: maximum number of rows to prefetch for.
-inline constexpr size_t kMostNarrowPrefetchRows = 3;
 
 // bf16 products. The first half is the first input of a pair, the second half the second.
 struct BFloat16Products {
@@ -236,10 +234,10 @@ HWY_INLINE void FinishNarrow(const NarrowArgs& args, size_t row, const std::byte
 }
 
 // Computes a tile of kRows rows from `row` on, and of kPanels panels, the first of which is at
-// `panel` and starts with output `column`.
+// `panel` and starts with output `column`. `ahead`: see PanelsAhead().
 template <class Products, size_t kRows, size_t kPanels>
 HWY_INLINE void NarrowTile(const NarrowArgs& args, size_t row, size_t column,
-                           const std::byte* panel) {
+                           const std::byte* panel, size_t ahead) {
   using Number = typename Products::Number;
   using Sums = typename Products::Sums;
   constexpr size_t kVectors = kPanels * kNarrowVectors;
@@ -257,6 +255,7 @@ HWY_INLINE void NarrowTile(const NarrowArgs& args, size_t row, size_t column,
     std::memcpy(&number, x[r] + at, sizeof number);
     return hn::Set(d, number);  // compiles to one load that fills all lanes
   };
+  const size_t distance = kRows <= kMostNearRows ? 64 * 4 * kPanel : ahead * stride;
   for (size_t at = 0, w = 0; at < args.row_bytes; at += 2 * sizeof(Number), w += 4 * kPanel) {
     const auto group = [&](auto v) HWY_ATTR {
       return hn::Load(U32(), reinterpret_cast<const uint32_t*>(weights[v / kNarrowVectors] + w) +
@@ -266,9 +265,7 @@ HWY_INLINE void NarrowTile(const NarrowArgs& args, size_t row, size_t column,
       Sums& s = sums[r * kVectors + v];
       s = Products::MulAdd(s, weight, input);
     };
-    if constexpr (kRows <= kMostNarrowPrefetchRows) {
-      Unrolled<kPanels>([&](auto p) HWY_ATTR { hwy::Prefetch(weights[p] + w + 64 * 4 * kPanel); });
-    }
+    Unrolled<kPanels>([&](auto p) HWY_ATTR { PrefetchWeights<kRows>(weights[p] + w + distance); });
     // Keeps either the weights or the inputs in registers, whichever need fewer registers.
     if constexpr (kVectors <= kRows) {
       Unrolled<2>([&](auto half) HWY_ATTR {
@@ -310,13 +307,14 @@ HWY_INLINE void NarrowTile(const NarrowArgs& args, size_t row, size_t column,
 
 // Computes rows [row, row + kRows) and outputs [column, end); column is a multiple of kPanel.
 template <class Products, size_t kRows>
-HWY_NOINLINE void NarrowRowsOf(const NarrowArgs& args, size_t row, size_t column, size_t end) {
+HWY_NOINLINE void NarrowRowsOf(const NarrowArgs& args, size_t row, size_t column, size_t end,
+                               size_t ahead) {
   const size_t stride = args.panel_bytes();
   const auto tiles = [&](auto width) HWY_ATTR {
     constexpr size_t kPanels = decltype(width)::value;
     for (; column + (kPanels - 1) * kPanel < end; column += kPanels * kPanel) {
       NarrowTile<Products, kRows, kPanels>(args, row, column,
-                                           args.packed + column / kPanel * stride);
+                                           args.packed + column / kPanel * stride, ahead);
     }
   };
   tiles(std::integral_constant<size_t, NarrowPanels(kRows, Products::kType)>());
@@ -329,14 +327,16 @@ HWY_INLINE void NarrowLinearOf(const NarrowArgs& args) {
   // in the caches near the core while all rows are multiplied by them.
   constexpr size_t kMostRows = NarrowRowsOfTile(Products::kType);
   const size_t tiles = (args.rows + kMostRows - 1) / kMostRows;
-  const size_t block = tiles == 1 ? args.out : 2 * kPanel;
+  const size_t block = tiles == 1 ? args.out : kBlockPanels * kPanel;
   for (size_t column = 0; column < args.out; column += block) {
     for (size_t tile = 0; tile < tiles; ++tile) {
       const size_t begin = args.rows * tile / tiles, end = args.rows * (tile + 1) / tiles;
+      const size_t ahead = PanelsAhead(tile, tiles, NarrowPanels(end - begin, Products::kType));
       Unrolled<kMostRows>([&](auto before) HWY_ATTR {
         constexpr size_t kRows = before + 1;
         if (end - begin == kRows) {
-          NarrowRowsOf<Products, kRows>(args, begin, column, std::min(column + block, args.out));
+          NarrowRowsOf<Products, kRows>(args, begin, column, std::min(column + block, args.out),
+                                        ahead);
         }
       });
     }
