@@ -264,7 +264,7 @@ double Limit(const Model& model, const ImageTimes& times, size_t pixels, size_t 
              bool stateless) {
   const double steps = static_cast<double>(pixels - 1);
   if (stateless) {
-    return steps * (steps + 1) / 2 * ProductOperations(model.spec()) / times.rates.products;
+    return steps * (steps + 1) / 2 * ProductOperations(model.spec()) / times.rates.product_rate;
   }
   // A step reads half of the full cache on average.
   return steps * TokenLimit(model, times.rates, batch, /*cached=*/0.5);
@@ -312,8 +312,8 @@ std::vector<Record> Measure(const Checkpoint& checkpoint, const std::string& nam
       {"images_per_second", 1 / times.image},
       {"us_per_token", 1e6 * times.image / static_cast<double>(pixels - 1)},
       {"weight_bytes", model->weight_bytes()},
-      {"read_us", 1e6 * times.rates.read},
-      {"product_gops", times.rates.products / 1e9},
+      {"read_us", 1e6 * times.rates.read_seconds},
+      {"product_gops", times.rates.product_rate / 1e9},
       {"state_bytes", StateBytes(spec, precision)},
       {"memory_growth_bytes", times.grown},
       {"memory_first_bytes", memory.first},

@@ -62,11 +62,11 @@ double ProductOperations(const ModelSpec& spec) {
 }
 
 double TokenLimit(const Model& model, const MachineRates& rates, size_t batch, double cached) {
-  const double limit = std::max(rates.read / static_cast<double>(batch),
-                                ProductOperations(model.spec()) / rates.products);
+  const double limit = std::max(rates.read_seconds / static_cast<double>(batch),
+                                ProductOperations(model.spec()) / rates.product_rate);
   if (StateKindOf(model) != StateKind::kCache) return limit;
   const auto cache = static_cast<double>(StateBytes(model.spec(), model.precision()));
-  return limit + cached * cache * rates.read / static_cast<double>(model.weight_bytes());
+  return limit + cached * cache * rates.read_seconds / static_cast<double>(model.weight_bytes());
 }
 
 }  // namespace linnet::bench

@@ -43,8 +43,8 @@ double ProductOperations(const ModelSpec& spec);
 
 // Rates of the machine, measured beside the work that they limit.
 struct MachineRates {
-  double read = 0;      // seconds to read the model's weights once
-  double products = 0;  // operations per second of matrix products
+  double read_seconds = 0;  // to read the model's weights once
+  double product_rate = 0;  // operations per second of matrix products
 };
 
 // The limit of a recurrent step: the least seconds per sequence of a batch. It is the longer of two

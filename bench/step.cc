@@ -14,8 +14,10 @@
 #include "bench/products.h"
 #include "bench/random_model.h"
 #include "linnet/base/aligned.h"
+#include "linnet/base/peak_memory.h"
 #include "linnet/base/progress.h"
 #include "linnet/base/thread_pool.h"
+#include "linnet/base/units.h"
 #include "linnet/cli/verbs.h"
 #include "linnet/error.h"
 #include "linnet/kernels/isa.h"
@@ -71,18 +73,18 @@ void Check(Engine& engine, const std::string& name, size_t batch) {
                      "' has no recurrent form: each step reads all tokens again");
   }
   const size_t length =
-      static_cast<size_t>(std::min(engine.model().spec().input.max_length, batch == 1 ? 100 : 10));
+      static_cast<size_t>(std::min(engine.model().spec().input.max_length, batch == 1 ? 100 : 40));
   const size_t outputs = engine.output_size();
   const std::vector<int32_t> tokens = RandomTokens(engine.model().spec(), batch * length);
   std::vector<float> steps(batch * outputs), whole(length * outputs);
   State state = engine.NewState(batch);
-  std::vector<float> of_first, of_last;  // all outputs of the first and the last sequence
+  std::vector<float> first, last;  // all outputs of these two sequences
   std::vector<int32_t> column(batch);
   for (size_t t = 0; t < length; ++t) {
     for (size_t i = 0; i < batch; ++i) column[i] = tokens[i * length + t];
     engine.Step(state, column, steps);
-    of_first.insert(of_first.end(), steps.begin(), steps.begin() + outputs);
-    of_last.insert(of_last.end(), steps.end() - outputs, steps.end());
+    first.insert(first.end(), steps.begin(), steps.begin() + outputs);
+    last.insert(last.end(), steps.end() - outputs, steps.end());
   }
   RelativeError error;
   const auto compare = [&](const std::vector<float>& stepped, size_t sequence) {
@@ -90,8 +92,8 @@ void Check(Engine& engine, const std::string& name, size_t batch) {
     engine.Prefix(one, std::span(tokens).subspan(sequence * length, length), length, whole);
     for (size_t i = 0; i < whole.size(); ++i) error.Add(stepped[i], whole[i]);
   };
-  compare(of_first, 0);
-  if (batch > 1) compare(of_last, batch - 1);
+  compare(first, 0);
+  if (batch > 1) compare(last, batch - 1);
   const double allowed = engine.model().precision() == Precision::kF32 ? 1e-4 : 0.1;
   if (!(error.value() <= allowed)) {
     throw RuntimeError("bench step: ", name, ": stepping differs from the whole prefix by ",
@@ -118,13 +120,17 @@ double SecondsPerCall(double least, FunctionRef<void()> call) {
 }
 
 struct StepTimes {
-  double step = 0;     // seconds of a step of the whole batch
-  MachineRates rates;  // see TokenLimit()
-  double reading = 0;  // bytes per second, from as many bytes as the weights and states have
+  double seconds = 0;   // of a step of the whole batch
+  double position = 0;  // mean position of the timed steps
+  MachineRates rates;
+  double read_rate = 0;  // bytes per second, from as many bytes as weights and states have
 };
 
+constexpr size_t kMostRead = size_t{1} << 29;  // most bytes to read for StepTimes::read_rate
+
 // Medians over laps: the steps from position options.from to the end, or the first of them if they
-// take longer than a fifth of the time to measure. Each lap also measures the machine's rates.
+// take longer than a fifth of the time to measure. Of several steps, the first is not timed. Each
+// lap also measures the machine's rates.
 StepTimes Time(Engine& engine, size_t batch, const StepBenchOptions& options) {
   const Model& model = engine.model();
   const auto length = static_cast<size_t>(model.spec().input.max_length);
@@ -134,51 +140,66 @@ StepTimes Time(Engine& engine, size_t batch, const StepBenchOptions& options) {
     const std::vector<int32_t> prefix = RandomTokens(model.spec(), batch * options.from);
     engine.Prefix(begin, prefix, options.from, outputs);
   }
-  constexpr size_t kMostRead = size_t{1} << 29;  // bytes
   const AlignedBuffer<float> weights(model.weight_bytes() / sizeof(float)),
-      all_bytes(std::min(kMostRead, model.weight_bytes() + begin.bytes()) / sizeof(float));
+      all(std::min(kMostRead, model.weight_bytes() + begin.bytes()) / sizeof(float));
+  const double all_bytes = static_cast<double>(all.size() * sizeof(float));
   Products products(model.precision(), static_cast<size_t>(engine.threads()));
   const std::vector<int32_t> tokens = RandomTokens(model.spec(), batch * (length - options.from));
-  std::vector<double> steps, reads, readings, rates;
-  const Stopwatch all;
+  std::vector<double> steps, positions, reads, read_rates, product_rates;
+  // Seconds per call, after one call that brings data into the caches.
+  const auto per_call = [](FunctionRef<void()> call) {
+    call();
+    constexpr double kLeast = 0.002;
+    return SecondsPerCall(kLeast, call);
+  };
+  const Stopwatch watch;
   constexpr size_t kLeastLaps = 5;
-  constexpr double kLap = 0.002;  // seconds of each measurement of a rate
-  while (steps.size() < kLeastLaps || all.Seconds() < options.seconds) {
+  while (steps.size() < kLeastLaps || watch.Seconds() < options.seconds) {
     State state = begin.Clone();
-    const auto step = [&](size_t position) {
-      engine.Step(state, std::span(tokens).subspan(batch * position, batch), outputs);
+    size_t position = options.from;
+    const auto step = [&] {
+      const size_t at = batch * (position++ - options.from);
+      engine.Step(state, std::span(tokens).subspan(at, batch), outputs);
     };
-    step(0);  // brings the weights back into the caches
+    if (position + 1 < length) step();  // brings the weights back into the caches
+    const size_t first = position;
     const Stopwatch lap;
-    size_t position = 1;
     do {
-      step(position++);
-    } while (options.from + position < length && lap.Seconds() < options.seconds / 5);
-    steps.push_back(lap.Seconds() / static_cast<double>(position - 1));
-    Read(engine, weights);  // brings small weights into the caches, as steps do
-    reads.push_back(SecondsPerCall(kLap, [&] { Read(engine, weights); }));
-    readings.push_back(static_cast<double>(all_bytes.size() * sizeof(float)) /
-                       SecondsPerCall(kLap, [&] { Read(engine, all_bytes); }));
-    products.Run(engine.pool());
-    rates.push_back(products.Operations() /
-                    SecondsPerCall(kLap, [&] { products.Run(engine.pool()); }));
+      step();
+    } while (position < length && lap.Seconds() < options.seconds / 5);
+    steps.push_back(lap.Seconds() / static_cast<double>(position - first));
+    positions.push_back(static_cast<double>(first + position - 1) / 2);
+    reads.push_back(per_call([&] { Read(engine, weights); }));
+    read_rates.push_back(all_bytes / per_call([&] { Read(engine, all); }));
+    product_rates.push_back(products.Operations() / per_call([&] { products.Run(engine.pool()); }));
   }
-  return {Median(steps), {Median(reads), Median(rates)}, Median(readings)};
+  return {
+      Median(steps), Median(positions), {Median(reads), Median(product_rates)}, Median(read_rates)};
+}
+
+// Throws InputError if the machine has too little memory to time a batch.
+void RequireMemory(const Model& model, const std::string& name, size_t batch) {
+  const double states = 2.0 * static_cast<double>(batch) *  // Time() keeps a copy
+                        static_cast<double>(StateBytes(model.spec(), model.precision()));
+  const auto machine = static_cast<double>(MachineMemory());
+  if (states + static_cast<double>(kMostRead + 2 * model.weight_bytes()) < machine) return;
+  throw InputError("--batch ", batch, ": ", name, ": the states and a copy of them take ",
+                   FormatBytes(states), ", and this machine has ", FormatBytes(machine),
+                   " of memory");
 }
 
 Record Measure(const std::shared_ptr<const Model>& model, const std::string& name, size_t batch,
                const StepBenchOptions& options) {
   const ModelSpec& spec = model->spec();
   const size_t length = static_cast<size_t>(spec.input.max_length);
-  if (options.from + 2 > length) {
-    throw InputError("--from ", options.from, ": ", name, " has only ", length,
-                     " positions, and two steps follow");
+  if (options.from >= length) {
+    throw InputError("--from ", options.from, ": ", name, " has only ", length, " positions");
   }
   Engine engine(model, {.threads = options.threads});
   Check(engine, name, batch);
   const StepTimes times = Time(engine, batch, options);
-  const double token = times.step / static_cast<double>(batch);
-  const double cached = static_cast<double>(options.from) / static_cast<double>(length);
+  const double token = times.seconds / static_cast<double>(batch);
+  const double cached = times.position / static_cast<double>(length);
   Record record = {.name = "step",
                    .label = batch == 1 ? name : StrCat(name, "  batch ", batch),
                    .value = 1e6 * token,
@@ -196,9 +217,10 @@ Record Measure(const std::shared_ptr<const Model>& model, const std::string& nam
                                 {"weight_bytes", model->weight_bytes()},
                                 {"state_bytes", StateBytes(spec, model->precision())},
                                 {"token_operations", ProductOperations(spec)},
-                                {"read_us", 1e6 * times.rates.read},
-                                {"read_gbs", times.reading / 1e9},
-                                {"product_gops", times.rates.products / 1e9},
+                                {"mean_position", times.position},
+                                {"read_us", 1e6 * times.rates.read_seconds},
+                                {"read_gbs", times.read_rate / 1e9},
+                                {"product_gops", times.rates.product_rate / 1e9},
                                 {"tokens_a_second", 1 / token}}};
   if (options.from > 0) record.identity["from"] = options.from;
   return record;
@@ -209,6 +231,7 @@ void Run(const StepBenchOptions& options) {
   for (const std::string& name : options.precisions) precisions.push_back(ParsePrecision(name));
   std::vector<Record> records;
   const auto measure = [&](const std::shared_ptr<const Model>& model, const std::string& name) {
+    for (const size_t batch : options.batches) RequireMemory(*model, name, batch);
     for (const size_t batch : options.batches) {
       records.push_back(Measure(model, name, batch, options));
     }
@@ -253,7 +276,7 @@ void AddStep(CLI::App& bench) {
       bench, "step", "Time one recurrent step of a batch of sequences",
       R"(The time is that of a step divided by the batch size. The limit is the larger of two times:
 reading the weights once for the whole batch, and multiplying with them once per sequence. With
-softmax attention, reading the keys and values of --from positions is added.)",
+softmax attention, reading the cached keys and values is added.)",
       "  linnet bench step\n"
       "  linnet bench step --language gated-delta-net,rwkv7 --precision bf16\n"
       "  linnet bench step models/digits.safetensors --threads 1 --json\n"
@@ -282,8 +305,8 @@ softmax attention, reading the keys and values of --from positions is added.)",
   cli::AddListOption(verb, "--batch", options->batches, "N", "Batch sizes, for example 1,64",
                      cli::Between(1, 1'000'000));
   cli::AddOption(verb, "--from", options->from, "N",
-                 "Read N tokens first, and time only the steps after them; N is at most the "
-                 "model's length less 2",
+                 "Read N tokens first, and time only the steps after them; N is below the model's "
+                 "length",
                  cli::Between(0, 1e9));
   AddBenchOptions(verb, *options);
   verb->callback([options] { Run(*options); });

@@ -1,6 +1,6 @@
-// linnet reproduce batch: the time of a recurrent step per image against the batch size, of linear
-// attention and of softmax attention with a cache, beside what the bytes and operations of a step
-// take on this machine and on the paper's GPU.
+// linnet reproduce batch: the time of a recurrent step per sequence against the batch size, of
+// linear attention and of softmax attention with a cache, beside lower bounds on this machine and
+// on a GPU of the paper.
 #include <algorithm>
 #include <set>
 
@@ -12,48 +12,90 @@ using nlohmann::json;
 
 namespace {
 
-// What a step needs of each image apart from the weights: bytes that are read or written, and
-// operations.
-struct Needs {
-  double bytes, operations;
-};
-Needs NeedsOf(const json& record) {
-  const double state = record.at("state_bytes"), length = record.at("N");
-  // Linear attention reads and writes its state. Softmax reads the part of its cache that is full.
-  const bool cache = record.at("attention") == "full";
-  return {cache ? state * record.at("from").get<double>() / length : 2 * state,
-          record.at("token_operations")};
+double Number(const json& record, const char* field) { return record.at(field).get<double>(); }
+
+bool Cached(const json& record) { return record.at("attention") == "full"; }
+
+// Bytes of a sequence's state that a step reads: the filled part of the cache of keys and values,
+// or the sums of linear attention in fp32.
+double ReadBytes(const json& record, const json& about) {
+  if (Cached(record)) {
+    return Number(record, "state_bytes") * Number(record, "mean_position") / Number(record, "N");
+  }
+  const double heads = about.at("heads"), dim = about.at("dim");
+  return Number(record, "layers") * heads * dim * (dim + 1) * sizeof(float);
 }
 
-// The microseconds that the needs of an image take at a machine's rates, in 1e9 per second.
-json Bounds(const Needs& needs, double gigabytes, double gigaoperations) {
-  const double memory = needs.bytes / gigabytes / 1e3;
-  const double products = needs.operations / gigaoperations / 1e3;
+// Microseconds to move `bytes` and to compute a token's products, at rates in 1e9 per second.
+json Bounds(double bytes, const json& record, double bytes_rate, double products_rate) {
+  const double memory = bytes / bytes_rate / 1e3;
+  const double products = Number(record, "token_operations") / products_rate / 1e3;
   return {{"memory", memory}, {"products", products}, {"bound", std::max(memory, products)}};
 }
 
-// Adds "here", the bounds with the image's share of the weights, and "moved", the bytes.
-void AddBounds(json& record) {
-  Needs needs = NeedsOf(record);
-  needs.bytes += record.at("weight_bytes").get<double>() / record.at("batch").get<double>();
-  record["moved"] = needs.bytes;
-  record["here"] = Bounds(needs, record.at("read_gbs"), record.at("product_gops"));
+// Adds "moved", the bytes that a step reads per sequence, and "here", its lower bounds. The rates
+// are the best of all records, since other load on the machine only slows them down; reading more
+// bytes is never faster.
+void AddBounds(json& records, const json& about) {
+  const auto occupied = [](const json& record) {
+    return Number(record, "weight_bytes") + Number(record, "batch") * Number(record, "state_bytes");
+  };
+  for (json& record : records) {
+    double bytes_rate = 0, products_rate = 0;
+    for (const json& other : records) {
+      products_rate = std::max(products_rate, Number(other, "product_gops"));
+      if (occupied(other) < occupied(record)) continue;
+      bytes_rate = std::max(bytes_rate, Number(other, "read_gbs"));
+    }
+    record["moved"] =
+        ReadBytes(record, about) + Number(record, "weight_bytes") / Number(record, "batch");
+    record["here"] = Bounds(record["moved"], record, bytes_rate, products_rate);
+  }
 }
 
-// A row for each batch size: {"batch", "linear": its record, "stateful": its record or null,
-// "factor": the times of the second / of the first}.
+void CheckRun(const json& run, const json& method) {
+  if (run.at("attention") != method.at("attention")) {
+    throw InputError("has a record of ", method.at("label").get<std::string>(), " with attention '",
+                     run.at("attention").get<std::string>(), "'");
+  }
+  if (Number(run, "mean_position") >= Number(run, "N")) {
+    throw InputError("has a 'mean_position' of at least 'N'");
+  }
+}
+
+// A method's runs by batch size, the record of its largest batch as "largest", and the bounds of
+// this record on the paper's GPU as "gpu", where `moves` times the bytes are moved.
+void Complete(json& method, const json& set, const json& about) {
+  json& runs = method["runs"];
+  if (runs.empty()) {
+    throw InputError("lacks the times of ", method.at("label").get<std::string>(), " for ",
+                     set.at("title").get<std::string>());
+  }
+  for (const json& run : runs) CheckRun(run, method);
+  const auto smaller = [](const json& a, const json& b) { return a.at("batch") < b.at("batch"); };
+  std::sort(runs.begin(), runs.end(), smaller);
+  method["largest"] = runs.back();
+  const json &largest = method["largest"], &gpu = about.at("gpu");
+  // Linear attention reads its sums and writes them.
+  const double moved = ReadBytes(largest, about) * (Cached(largest) ? 1 : 2);
+  method["gpu"] = Bounds(moved, largest, gpu.at("gbs"), gpu.at("gops"));
+  method["paper"] = 1e6 / (Number(method, "paper_rate") * Number(set, "bytes"));
+}
+
+// A row for each batch size: {"batch", "linear", "stateful"}, the records or null, and "factor", the
+// time of the second divided by that of the first.
 json ByBatch(const json& linear, const json& stateful) {
   std::set<int64_t> sizes;
-  for (const json& run : linear.at("runs")) sizes.insert(run.at("batch").get<int64_t>());
-  for (const json& run : stateful.at("runs")) sizes.insert(run.at("batch").get<int64_t>());
+  for (const json* method : {&linear, &stateful}) {
+    for (const json& run : method->at("runs")) sizes.insert(run.at("batch").get<int64_t>());
+  }
   json rows = json::array();
   for (const int64_t size : sizes) {
     json row = {{"batch", size},
                 {"linear", FindRecord(linear.at("runs"), "batch", size)},
                 {"stateful", FindRecord(stateful.at("runs"), "batch", size)}};
     if (!row["linear"].is_null() && !row["stateful"].is_null()) {
-      row["factor"] =
-          row["stateful"].at("value").get<double>() / row["linear"].at("value").get<double>();
+      row["factor"] = Number(row["stateful"], "value") / Number(row["linear"], "value");
     }
     rows.push_back(std::move(row));
   }
@@ -63,7 +105,7 @@ json ByBatch(const json& linear, const json& stateful) {
 }  // namespace
 
 void DeriveBatch(const json& about, json& values) {
-  for (json& record : values.at("records")) AddBounds(record);
+  AddBounds(values.at("records"), about);
   values["sets"] = json::array();
   for (json set : about.at("datasets")) {
     json own = json::array();
@@ -72,18 +114,10 @@ void DeriveBatch(const json& about, json& values) {
     }
     if (own.empty()) continue;
     set["methods"] = WithRuns(set["methods"], own);
-    for (json& method : set["methods"]) {
-      if (method["runs"].empty()) {
-        throw InputError("lacks the times of ", method["label"].get<std::string>(), " for ",
-                         set["title"].get<std::string>());
-      }
-      method["largest"] = method["runs"].back();
-      const json& gpu = about.at("gpu");
-      method["gpu"] = Bounds(NeedsOf(method["largest"]), gpu.at("gbs"), gpu.at("gops"));
-      const double rate = method.at("paper_rate"), bytes = set.at("bytes");  // images/s; per image
-      method["paper"] = 1e6 / (rate * bytes);
+    for (json& method : set["methods"]) Complete(method, set, about);
+    for (const char* name : {"linear", "stateful"}) {
+      set[name] = FindRecord(set["methods"], "name", name);
     }
-    set["linear"] = set["methods"][0], set["stateful"] = set["methods"][1];
     set["rows"] = ByBatch(set["linear"], set["stateful"]);
     values["sets"].push_back(std::move(set));
   }

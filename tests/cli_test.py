@@ -383,10 +383,21 @@ class Bench(Case):
         self.assertEqual([record["model"] for record in records], [str(self.images), str(self.copy)])
         self.check_records(records, "weight_bytes")
         self.assertIn("us/token", self.linnet("bench", "step", self.copy, "--seconds", 0))
-        records = self.linnet_json("bench", "step", self.images, "--batch", "1,3", "--from", 2, "--seconds", 0)
-        self.assertEqual([(record["batch"], record["from"]) for record in records], [(1, 2), (3, 2)])
-        self.refuses(["bench", "step", self.images, "--from", 9999], "--from 9999")
+        last = 28 * 28 - 2
+        for start in 2, last:
+            records = self.linnet_json("bench", "step", self.images, "--batch", "1,3", "--from", start, "--seconds", 0)
+            self.assertEqual([(record["batch"], record["from"]) for record in records], [(1, start), (3, start)])
+            self.check_records(records, "state_bytes", "read_gbs", "product_gops")
+            for record in records:
+                self.assertTrue(start <= record["mean_position"] <= last, record)
+        self.refuses(["bench", "step", self.images, "--from", last + 1], "--from 783")
+        self.refuses(["bench", "step", "--random", "mnist", "--attention", "full", "--batch", "1,1000000"],
+                     "--batch 1000000", "of memory")
         self.refuses(["bench", "step", "--attention", "full"], "--attention requires --random")
+        records = self.linnet_json("bench", "step", "--random", "mnist", "--attention", "full", "--precision", "f32",
+                                   "--batch", 2, "--from", 3, "--seconds", 0)
+        self.check_records(records)
+        self.assertEqual((records[0]["attention"], records[0]["batch"]), ("full", 2))
 
     def test_generate(self):
         records = self.linnet_json("bench", "generate", self.images, "--batch", "1,3", "--precision",

@@ -224,21 +224,58 @@ class Recall(Case):
 
 
 class Batch(Case):
-    def test_what_a_record_lacks(self):
-        record = json.loads((ROOT / "docs/results/batch.json").read_text())
-        kept = [one for one in record["records"] if (one["dataset"], one["method"]) != ("mnist", "stateful")]
-        self.write("few.json", record | {"records": kept})
-        done = self.reproduce("batch", "--from", "few.json")
-        self.assertEqual((done.returncode, done.stdout), (2, ""))
-        self.assertIn("lacks the times of stateful softmax for MNIST", done.stderr)
-        # One data set is enough, and batch sizes of one method only are left empty.
-        kept = [one for one in record["records"] if one["dataset"] == "cifar10"]
-        self.write("few.json", record | {"records": kept})
-        done = self.reproduce("batch", "--from", "few.json", "--out", "out")
+    """Records of a machine that reads 10 GB/s and computes 100 GFLOP/s, at position 400 of 800."""
+
+    @staticmethod
+    def record(method, batch, value, **fields):
+        sizes = dict(layers=8, N=800, mean_position=400, weight_bytes=8e6, token_operations=2e6,
+                     state_bytes=8e5 if method == "linear" else 4e6)
+        rates = dict(read_gbs=10, product_gops=100, threads=2, precision="f32", isa="AVX2", checked=True)
+        return dict(name="step", method=method, dataset="mnist", batch=batch, value=value, **sizes, **rates,
+                    attention="full" if method == "stateful" else "causal-linear") | fields
+
+    def reproduce_records(self, records, *arguments):
+        self.write("some.json", {"machine": "a machine", "date": "2026-11-28", "records": records})
+        return self.reproduce("batch", "--from", "some.json", *arguments)
+
+    def test_bounds_and_factors(self):
+        # A slow moment changes no bound. The last record has the largest batch, wherever it stands.
+        records = [self.record("linear", 8, 50), self.record("linear", 1, 900, product_gops=50, read_gbs=5),
+                   self.record("stateful", 1, 1500), self.record("stateful", 4, 700)]
+        done = self.reproduce_records(records, "--out", "out")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         page = self.read("out/batch.md")
-        self.assertNotIn("## MNIST", page)
-        self.assertRegex(page, r"\n\| 256 \| \d+ .*\| – \| – \| – \| – \| – \|\n")
+        sums = 8 * 8 * 32 * 33 * 4  # bytes
+        for batch, value, read in ((8, 50, sums + 1e6), (1, 900, sums + 8e6)):
+            self.assertRegex(page, rf"\n\| {batch} \| {value}(.0)? \| {read / 1e6:.2f} MB \| {read / 1e4:.0f} \| 20.0 \|")
+        self.assertRegex(page, r"\| 1 \| 900 .* \| 1,500 \| 10.0 MB \| 1,000 \| 20.0 \| 1.67 \|\n")
+        self.assertIn("| 4 | – | – | – | – | 700 | 4.00 MB | 400 | 20.0 | – |\n", page)
+        self.assertIn(f"| MNIST, here | {sums / 1e4 + 100:.0f} | 20.0 | 50.0 | 400 | 20.0 | 700 | "
+                      f"{400 / (sums / 1e4 + 100):.2f} | 14.0 |\n", page)
+        gpu = 2 * sums / 346e3
+        self.assertRegex(page, rf"\n\| MNIST, NVIDIA P40.* \| {gpu:.2f} \| 0.170 \| 8.93 \| 5.78 \| 0.170 \| 169 \| "
+                               rf"{2e6 / 346e3 / gpu:.2f} \| 18.9 \|\n")
+        self.assertNotIn("CIFAR-10, here", page)
+
+    def test_rates_of_the_paper(self):
+        """Those of table 4."""
+        rates = {}
+        for name in "batch", "generate":
+            described = json.loads((ROOT / f"experiments/pages/{name}.json").read_text())
+            rates[name] = {(s["set"], m["name"]): m["paper_rate"] if name == "batch" else m["paper"]["rate"]
+                           for s in described["datasets"] for m in s["methods"] if m["name"] in ("linear", "stateful")}
+        self.assertEqual(rates["batch"], rates["generate"])
+
+    def test_records_that_are_refused(self):
+        linear, stateful = self.record("linear", 1, 9), self.record("stateful", 1, 9)
+        for records, says in (([linear], "lacks the times of stateful softmax for MNIST"),
+                              ([linear | {"attention": "full"}, stateful], "record of linear with attention 'full'"),
+                              ([linear, stateful | {"mean_position": 800}], "'mean_position'"),
+                              ([linear | {"checked": False}, stateful], "checked"),
+                              ([linear, stateful | {"read_gbs": 0}], "read_gbs")):
+            done = self.reproduce_records(records)
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (2, "", 1), done.stderr)
+            self.assertIn(says, done.stderr)
 
 
 class Polynomial(Case):

@@ -33,7 +33,7 @@ struct LinearArgs {
   LinearMode mode;
   float* y;
   size_t y_stride;
-  size_t ahead = 0;  // distance of PanelsAhead(), in floats
+  size_t ahead = 0;  // how far ahead to prefetch (PanelsAhead()), in floats
 };
 
 // kPanelVectors: vectors per panel. kMaxRows: maximum rows of a tile, chosen so that its sums take
@@ -78,7 +78,7 @@ HWY_INLINE void LinearTile(const LinearArgs& args) {
   const float* HWY_RESTRICT x = args.x;
   const size_t x_stride = args.x_stride;
   // Adds the products of the next `inputs` inputs. Prefetches weights `ahead` floats further on.
-  const auto walk = [&](size_t inputs, [[maybe_unused]] size_t ahead) HWY_ATTR {
+  const auto walk = [&](size_t inputs, size_t ahead) HWY_ATTR {
     for (size_t k = 0; k < inputs; ++k, ++x, weights += kPanel) {
       Unrolled<kPanels>(
           [&](auto p) HWY_ATTR { PrefetchWeights<kRows>(weights + p * panel_stride + ahead); });
