@@ -82,8 +82,8 @@ void Complete(json& method, const json& set, const json& about) {
   method["paper"] = 1e6 / (Number(method, "paper_rate") * Number(set, "bytes"));
 }
 
-// A row for each batch size: {"batch", "linear", "stateful"}, the records or null, and "factor", the
-// time of the second divided by that of the first.
+// A row for each batch size: {"batch", "linear", "stateful"}, which are records or null, and
+// "factor", the time of the second divided by that of the first.
 json ByBatch(const json& linear, const json& stateful) {
   std::set<int64_t> sizes;
   for (const json* method : {&linear, &stateful}) {

@@ -32,8 +32,8 @@ HWY_INLINE void PrefetchWeights(const void* at) {
 // With more than kMostNearRows rows: how many panels ahead of its own a tile prefetches. `tile` of
 // `tiles`: its place among the tiles that have the same panels; `panels`: how many it reads side by
 // side. Of several tiles, the first two fetch the next block. The second fetches one panel further
-// on, so that each finds about half of what it would fetch in the cache already. 0, the line in use,
-// for all others.
+// on, so that each finds about half of what it would fetch in the cache already. All others get 0,
+// the line in use.
 constexpr size_t PanelsAhead(size_t tile, size_t tiles, size_t panels) {
   if (tiles == 1) return panels;
   return tile < 2 ? kBlockPanels + tile : 0;
