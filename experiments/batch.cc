@@ -63,8 +63,8 @@ void CheckRun(const json& run, const json& method) {
   }
 }
 
-// A method's runs by batch size, the record of its largest batch as "largest", and the bounds of
-// this record on the paper's GPU as "gpu", where `moves` times the bytes are moved.
+// Sorts a method's runs by batch size. Adds the record of the largest batch as "largest", its
+// bounds on the paper's GPU as "gpu", and the paper's microseconds per step and image as "paper".
 void Complete(json& method, const json& set, const json& about) {
   json& runs = method["runs"];
   if (runs.empty()) {
@@ -108,10 +108,7 @@ void DeriveBatch(const json& about, json& values) {
   AddBounds(values.at("records"), about);
   values["sets"] = json::array();
   for (json set : about.at("datasets")) {
-    json own = json::array();
-    for (const json& record : values["records"]) {
-      if (record.at("dataset") == set["set"]) own.push_back(record);
-    }
+    const json own = RecordsWith(values["records"], "dataset", set["set"]);
     if (own.empty()) continue;
     set["methods"] = WithRuns(set["methods"], own);
     for (json& method : set["methods"]) Complete(method, set, about);

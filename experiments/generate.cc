@@ -14,10 +14,7 @@ namespace {
 json Sets(const json& about, const json& records) {
   json sets = json::array();
   for (json set : about.at("datasets")) {
-    json own = json::array();
-    for (const json& record : records) {
-      if (record.at("dataset") == set["set"]) own.push_back(record);
-    }
+    const json own = RecordsWith(records, "dataset", set["set"]);
     if (own.empty()) continue;
     set["rows"] = WithRuns(set["methods"], own);
     for (const char* name : {"softmax", "linear"})

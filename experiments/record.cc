@@ -104,6 +104,14 @@ json FindRecord(const json& records, const char* key, const json& value) {
   return nullptr;
 }
 
+json RecordsWith(const json& records, const char* key, const json& value) {
+  json found = json::array();
+  for (const json& record : records) {
+    if (record.at(key) == value) found.push_back(record);
+  }
+  return found;
+}
+
 json ValueOf(const json& records, const char* key, const json& value) {
   const json record = FindRecord(records, key, value);
   return record.is_null() ? record : record.at("value");

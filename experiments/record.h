@@ -42,6 +42,9 @@ nlohmann::json Origin();
 // The first record whose field `key` equals `value`, or null.
 nlohmann::json FindRecord(const nlohmann::json& records, const char* key,
                           const nlohmann::json& value);
+// All records whose field `key` equals `value`.
+nlohmann::json RecordsWith(const nlohmann::json& records, const char* key,
+                           const nlohmann::json& value);
 // The field "value" of the record that FindRecord() finds, or null.
 nlohmann::json ValueOf(const nlohmann::json& records, const char* key, const nlohmann::json& value);
 // Joins the methods of a description with their records: adds to each method "runs", all its
