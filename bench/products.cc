@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
 
+#include "linnet/base/function_ref.h"
 #include "linnet/kernels/linear.h"
 #include "linnet/model/spec.h"
 #include "linnet/state.h"
@@ -52,20 +54,43 @@ void Products::Run(ThreadPool& pool) {
   });
 }
 
-double ProductOperations(const ModelSpec& spec) {
-  int64_t weights = 0;
+namespace {
+
+// Whether a tensor is used once a patch, and not once a token.
+bool ReadByPatch(std::string_view tensor_name) {
+  return tensor_name.starts_with("transformer.") || tensor_name.starts_with("patch.in.") ||
+         tensor_name.starts_with("patch.out.");
+}
+
+// The number of weights in the matrices of a model, each counted share(name) times.
+double MatrixWeights(const ModelSpec& spec, FunctionRef<double(std::string_view)> share) {
+  double weights = 0;
   for (const TensorInfo& info : TensorTable(spec)) {
     if (!IsMatrix(info.name)) continue;
-    weights += info.shape[0] * info.shape[1];
+    weights += share(info.name) * static_cast<double>(info.shape[0] * info.shape[1]);
   }
-  return 2.0 * static_cast<double>(weights);
+  return weights;
+}
+
+}  // namespace
+
+double ProductOperations(const ModelSpec& spec) {
+  return 2 * MatrixWeights(spec, [&](std::string_view name) {
+           return ReadByPatch(name) ? 1.0 / spec.input.patch.tokens : 1.0;
+         });
 }
 
 double TokenLimit(const Model& model, const MachineRates& rates, size_t batch, double cached) {
-  const double limit = std::max(rates.read_seconds / static_cast<double>(batch),
-                                ProductOperations(model.spec()) / rates.product_rate);
+  const double operations = ProductOperations(model.spec());
+  // With patches, most steps read only some of the weights.
+  const double read =
+      operations / (2 * MatrixWeights(model.spec(), [](std::string_view) { return 1.0; }));
+  const double limit = std::max(read * rates.read_seconds / static_cast<double>(batch),
+                                operations / rates.product_rate);
   if (StateKindOf(model) != StateKind::kCache) return limit;
-  const auto cache = static_cast<double>(StateBytes(model.spec(), model.precision()));
+  // Read at the beginning of a patch.
+  const double cache = static_cast<double>(StateBytes(model.spec(), model.precision())) /
+                       model.spec().input.patch.tokens;
   return limit + cached * cache * rates.read_seconds / static_cast<double>(model.weight_bytes());
 }
 

@@ -38,7 +38,7 @@ class Products {
   std::vector<Worker> workers_;
 };
 
-// Operations (two per multiply-add) in the matrix products of one token.
+// Operations (two per multiply-add) in the matrix products of one token. With patches: their mean.
 double ProductOperations(const ModelSpec& spec);
 
 // Rates of the machine, measured beside the work that they limit.
@@ -49,6 +49,7 @@ struct MachineRates {
 
 // The limit of a recurrent step: the least seconds per sequence of a batch. It is the longer of two
 // times, reading the weights once for the whole batch and multiplying with them once per sequence.
+// With patches, it is the mean over the tokens of a patch, of sequences that begin it together.
 // For softmax attention, the time to read the part `cached` of the full cache is added, at the rate
 // of reading the weights.
 double TokenLimit(const Model& model, const MachineRates& rates, size_t batch, double cached);

@@ -511,6 +511,34 @@ class Precision(Case):
         self.refuses(["info", self.write("bad.safetensors", model(COPY_SPEC, stem_channels=4))],
                      "a stem is for images")
 
+    def test_patches_are_described_and_narrowed_but_not_exported(self):
+        spec = dict(patch=7, patch_width=24, patch_d_ff=40, stem_channels=3)
+        path = self.write("patches.safetensors", model(IMAGE_SPEC, **spec))
+        self.assertIn("the layers read 7 bytes at a time; a network of width 24 (40 hidden units) predicts each",
+                      self.linnet("info", path))
+        plain = self.write("no-stem.safetensors", model(IMAGE_SPEC, **{**spec, "stem_channels": 0}))
+        for form in ("pth", "safetensors"):
+            self.refuses(["export", plain, "--format", form, "--out", "a"], plain, "has patches", "--precision")
+            self.assertFalse((self.dir / "a").exists())
+        self.linnet("export", path, "--precision", "int8", "--out", "int8.safetensors")
+        data = (self.dir / "int8.safetensors").read_bytes()
+        header = json.loads(data[8:8 + int.from_bytes(data[:8], "little")])
+        for name in ("in", "out", "linear1", "linear2"):
+            self.assertEqual(header[f"patch.{name}.weight"]["dtype"], "I8")
+        self.linnet("export", "int8.safetensors", "--precision", "f32", "--out", "wide.safetensors")
+        for name, options in (("int8", []), ("wide", ["--precision", "int8"])):
+            self.linnet("sample", f"{name}.safetensors", *options, "--count", 2, "--seed", 0, "--out", f"{name}.png")
+        self.assertEqual((self.dir / "int8.png").read_bytes(), (self.dir / "wide.png").read_bytes())
+        for bad, message in ((dict(patch=5), "patch is 5; it must divide"),
+                             (dict(patch=0), "patch is 0"), (dict(patch_width=0), "patch_width is 0"),
+                             (dict(patch_d_ff=0), "patch_d_ff is 0"),
+                             (dict(patch=1), "set them to 0"), (dict(width=2147483647), "width is 2147483647"),
+                             (dict(patch=28, width=28, height=1, max_length=27), "the layers would never run")):
+            bad_path = self.write("bad.safetensors", safetensors({**IMAGE_SPEC, **spec, **bad}, random_tensors(IMAGE_SPEC)))
+            self.refuses(["info", bad_path], message)
+        self.refuses(["info", self.write("bad.safetensors", model(COPY_SPEC, patch=2, patch_width=16, patch_d_ff=8))],
+                     "patches are for transformers of images")
+
     def test_damaged_narrow_files(self):
         path = self.dir / "int8.safetensors"
         self.linnet("export", self.images, "--precision", "int8", "--out", path)

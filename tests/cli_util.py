@@ -36,9 +36,19 @@ def tensor_shapes(spec):
     outputs = spec["classes"] if spec["head"] == "categorical" else 3 * spec["mixtures"]
     shapes = {"value_embedding.weight": [vocabulary, spec["value_embedding"]],
               "pos_embedding.pe": [1, spec["max_length"], d - spec["value_embedding"]]}
+    width = d
+    if (tokens := spec.get("patch", 1)) > 1:
+        width, hidden = spec["patch_width"], spec["patch_d_ff"]
+        shapes["pos_embedding.pe"] = [1, spec["max_length"], width - spec["value_embedding"]]
+        shapes |= {"patch.in.weight": [d, tokens * width], "patch.in.bias": [d],
+                   "patch.out.weight": [tokens * width, d], "patch.out.bias": [tokens * width],
+                   "patch.linear1.weight": [hidden, width], "patch.linear1.bias": [hidden],
+                   "patch.linear2.weight": [width, hidden], "patch.linear2.bias": [width]}
+        for norm in ("norm1", "norm2"):
+            shapes |= {f"patch.{norm}.weight": [width], f"patch.{norm}.bias": [width]}
     if channels := spec.get("stem_channels", 0):  # gray: causal windows of 4 x 7 and 3 x 5, with 24 and 13 inputs
         shapes |= {"stem.features.0.weight": [channels, 24], "stem.features.0.bias": [channels],
-                   "stem.output.0.weight": [d, 13 * channels], "stem.output.0.bias": [d]}
+                   "stem.output.0.weight": [width, 13 * channels], "stem.output.0.bias": [width]}
     linear = {}
     for i in range(spec["layers"]):
         layer = f"transformer.layers.{i}."
@@ -49,7 +59,7 @@ def tensor_shapes(spec):
                        layer + "linear1": (ff, d), layer + "linear2": (d, ff)})
         for norm in ("norm1", "norm2"):
             shapes |= {f"{layer}{norm}.weight": [d], f"{layer}{norm}.bias": [d]}
-    linear["predictor"] = (outputs, d)
+    linear["predictor"] = (outputs, width)
     for name, (rows, columns) in linear.items():
         shapes |= {name + ".weight": [rows, columns], name + ".bias": [rows]}
     shapes |= {"transformer.norm.weight": [d], "transformer.norm.bias": [d]}

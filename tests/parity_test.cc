@@ -21,7 +21,7 @@ using torch::Tensor;
 
 // Odd sizes on purpose: none is a multiple of the vector width.
 ModelSpec Ragged(const std::string& task, Activation activation, bool grid,
-                 std::vector<MixerSpec> pattern) {
+                 std::vector<MixerSpec> pattern, int patch = 1) {
   for (MixerSpec& mixer : pattern) mixer.heads = 3, mixer.query_dim = 5, mixer.value_dim = 7;
   ModelSpec spec;
   spec.task = task;
@@ -39,6 +39,7 @@ ModelSpec Ragged(const std::string& task, Activation activation, bool grid,
       spec.stack.d_model = 20, spec.stack.norm_first = true;
       spec.input.stem = {.channels = 5, .rows = 3, .columns = 5};
     }
+    if (patch > 1) spec.input.patch = {.tokens = patch, .width = 28, .d_ff = 19};
     return spec;
   }
   spec.part = std::monostate();
@@ -58,13 +59,14 @@ struct ParityCase {
   bool grid = false;         // grid positions, pixel above, a stem, norm first
   std::string name = "elu";  // in the name of the test
   std::vector<MixerSpec> pattern = {MixerSpec()};
+  int patch = 1;
 };
 class Parity : public testing::TestWithParam<ParityCase> {
  protected:
   void SetUp() override {
     torch::manual_seed(7);
-    model_ = nn::SequenceModel(
-        Ragged(GetParam().task, GetParam().activation, GetParam().grid, GetParam().pattern));
+    model_ = nn::SequenceModel(Ragged(GetParam().task, GetParam().activation, GetParam().grid,
+                                      GetParam().pattern, GetParam().patch));
     model_->eval();
     path_ = (std::filesystem::temp_directory_path() /
              ("linnet_parity_test." + std::to_string(getpid()) + ".safetensors"))
@@ -192,7 +194,14 @@ std::vector<ParityCase> Cases() {
        Activation::kGelu,
        true,
        "mixed",
-       {{}, {.kind = "full"}, {.feature_map = "favor"}}}};
+       {{}, {.kind = "full"}, {.feature_map = "favor"}}},
+      {"images", Activation::kGelu, false, "patches", {{}}, 3},
+      {"images",
+       Activation::kRelu,
+       true,
+       "row_patches",
+       {{.kind = "gated-delta-net"}, {.kind = "full"}},
+       15}};
   for (const MixerInfo& info : Mixers()) {
     if (info.causal && info.recurrent) {
       cases.push_back({"copy", Activation::kGelu, false, info.name, {{.kind = info.name}}});

@@ -475,6 +475,32 @@ class TrainTest(unittest.TestCase):
         gray = self.train("images", *TINY, "--whole-pixels", "--data", mnist, "--out", self.dir / "x")
         self.assert_refused(gray, "--whole-pixels", "gray")
 
+    def test_patches(self):
+        """A killed run is resumed. The engine has the training's bits/dim at every precision, and draws images."""
+        mnist = self.dir / "mnist"
+        mnist.mkdir()
+        tiny_mnist(mnist)
+        args = ["images", *TINY, "--data", mnist, "--head", "categorical", "--pixel-above", "--stem", "3"]
+        patches = ["--patch", "7", "--patch-width", "20", "--attention", "gated-delta-net"]
+        whole, broken = self.kill_and_resume([*args, *patches, "--ema", "0.9", "--dropout", "0.1"], 12)
+        self.assertEqual(tensors(whole / "model.safetensors"), tensors(broken / "model.safetensors"))
+
+        def linnet(*more):
+            result = subprocess.run([BIN / "linnet", *map(str, more)], capture_output=True, text=True, timeout=300)
+            self.assertEqual(result.returncode, 0, result.stderr)
+            return result.stdout
+
+        want = records(whole)[-1]["validation_bits_per_dim"]
+        for precision, tolerance in (("f32", 1e-3), ("bf16", 0.005), ("int8", 0.005)):
+            found = json.loads(linnet("eval", whole, "--data", mnist, "--precision", precision, "--json"))
+            self.assertAlmostEqual(found["bits_per_dim"], want, delta=tolerance)
+        self.assertIn("a network of width 20 (40 hidden units)", linnet("info", whole))
+        linnet("sample", whole, "--count", 2, "--out", self.dir / "a.png")
+        linnet("complete", whole, "--data", mnist, "--count", 1, "--out", self.dir / "b.png")
+        for change, message in ((["--patch", "5"], "--patch is 5; it must divide"), (["--patch", "0"], "--patch is 0"),
+                                (["--patch-width", "8"], "need --patch"), (["--patch-d-ff", "8"], "need --patch")):
+            self.assert_refused(self.train(*args, *change, "--out", self.dir / "x"), message)
+
     def test_categorical_images(self):
         """The engine, in every precision, has the training's bits/dim; a run and its export draw the same images."""
         mnist, out = self.dir / "mnist", self.dir / "run"

@@ -11,8 +11,9 @@
 // The outputs of a sequence do not depend on the number of threads or on the other sequences of its
 // batch, bit for bit. Nor do they depend on how a text is divided into calls of Prefix(), if these
 // calls end at multiples of kCutPositions positions (and none has a single frame). Prefix() and
-// Step() give the same outputs, up to rounding. A model without recurrent state (Model::steps() is
-// false) keeps its tokens as its state and reads all of them again at each step.
+// Step() give the same outputs, up to rounding; with patches (PatchSpec), bit for bit, wherever
+// calls end. A model without recurrent state (Model::steps() is false) keeps its tokens as its
+// state and reads all of them again at each step.
 //
 // An encoder-decoder also reads a single token sequence: its encoder reads the tokens before the
 // first Vocabulary::kSeparator, its decoder the separator and the tokens after it. Outputs before

@@ -135,6 +135,23 @@ struct StemSpec {
   int second_rows = 3, second_columns = 5;
 };
 
+// Patches of images: the layers read `tokens` embedded tokens at a time, which saves most of their
+// work. A small network of its own predicts the tokens of a patch one by one.
+//
+// With patches, embeddings (value, position, byte above and stem) have `width` dimensions. u[n] is
+// the embedding at the position that predicts token n of the image. Patch p are the P = `tokens`
+// tokens n with n / P = p.
+//   x[p] = A (u[n - P + 1], .., u[n]) + a, n = p P, are the inputs of the layers, and y[p] their
+//     outputs. Only tokens that positions predict count; other u are zeros, and so is y[0] if no
+//     position predicts token 0.
+//   z[n] = u[n] + row n % P of (B y[n / P] + b), a matrix of P rows, once y exists
+//   LN(z + W2 gelu(W1 LN(z) + b1) + b2) is the head's input for token n
+struct PatchSpec {
+  int tokens = 1;  // P, which divides the number of tokens of an image row; 1: no patches
+  int width = 0;   // of u and z; 0 without patches
+  int d_ff = 0;    // hidden units, rows of W1; 0 without patches
+};
+
 // The tokens of a model that reads whole pixels are red << 16 | green << 8 | blue, and kBeginPixel,
 // which it reads before the first pixel.
 inline constexpr int kBeginPixel = 1 << 24;
@@ -142,8 +159,8 @@ inline constexpr int kBeginPixel = 1 << 24;
 struct InputSpec {
   int vocabulary = 256;  // tokens 0 .. vocabulary - 1
   int max_length = 783;  // positions seen in training; sine positions continue beyond
-  // Dimensions of the value embedding. Sine positions take the rest of d_model unless they are
-  // added (Positions::kAdded).
+  // Dimensions of the value embedding. Sine positions take the rest of EmbeddingWidth() unless they
+  // are added (Positions::kAdded).
   int value_embedding = 128;
   Positions positions = Positions::kSequence;
   // Adds an embedding of the byte, or pixel, directly above the next one (the one to predict).
@@ -152,6 +169,7 @@ struct InputSpec {
   // Then vocabulary is kBeginPixel + 1. The embedding of a pixel is the sum of those of its colors.
   bool whole_pixels = false;
   StemSpec stem = {};
+  PatchSpec patch = {};
   bool norm = false;  // whether the embeddings are normalized before the first layer
 };
 
@@ -261,10 +279,14 @@ struct LINNET_API ModelSpec {
   // Tokens of a pixel, and of a row of an image.
   int PixelTokens() const { return input.whole_pixels ? 1 : image()->channels; }
   int RowTokens() const { return image()->width * PixelTokens(); }
+  bool patches() const { return input.patch.tokens > 1; }
+  // Dimensions of the embeddings together, and of the head's input: d_model unless there are
+  // patches.
+  int EmbeddingWidth() const { return patches() ? input.patch.width : stack.d_model; }
   // Dimensions of the position embedding.
   int PositionDims() const {
-    return input.positions == Positions::kAdded ? stack.d_model
-                                                : stack.d_model - input.value_embedding;
+    return input.positions == Positions::kAdded ? EmbeddingWidth()
+                                                : EmbeddingWidth() - input.value_embedding;
   }
   // Number of past tokens that the embedding uses besides the current one.
   int Reach() const;

@@ -116,9 +116,10 @@ void Run(const ExportArguments& options) {
   if (folder) return WriteFolder(checkpoint, options);
   if (options.precision) return WriteSmaller(checkpoint, options);
   const ModelSpec& spec = checkpoint.spec();
-  if (spec.input.stem.channels > 0) {
-    throw InputError(options.model,
-                     ": has a stem, which fast-transformers lacks; export it with --precision");
+  const char* own = spec.input.stem.channels > 0 ? "a stem" : spec.patches() ? "patches" : nullptr;
+  if (own != nullptr) {
+    throw InputError(options.model, ": has ", own,
+                     ", which fast-transformers lacks; export it with --precision");
   }
 
   PyTorchWriter pytorch;

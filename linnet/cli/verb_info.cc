@@ -12,6 +12,7 @@
 #include "linnet/io/json.h"
 #include "linnet/kernels/isa.h"
 #include "linnet/model/checkpoint.h"
+#include "linnet/model/patches.h"
 #include "linnet/program/program.h"
 #include "linnet/state.h"
 
@@ -103,8 +104,9 @@ std::string DescribeState(const ModelSpec& spec, const ordered_json& info) {
                     "' has no recurrent form; each step reads all tokens again");
     case StateKind::kCache:
       return StrCat(FormatBytes(info["state_bytes"].get<double>()),
-                    " per sequence: room for the keys and values of ", spec.input.max_length,
-                    " positions; it grows if more are read");
+                    " per sequence: room for the keys and values of ",
+                    PatchesBefore(spec, static_cast<size_t>(spec.input.max_length)),
+                    spec.patches() ? " patches" : " positions; it grows if more are read");
     case StateKind::kConstant:
       return StrCat(FormatBytes(info["state_bytes"].get<double>()), " per sequence, at any length");
   }
@@ -132,6 +134,10 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
   if (const StemSpec& stem = spec.input.stem; stem.channels > 0) {
     line("stem", "convolutions over ", stem.rows, " x ", stem.columns, " pixels to ", stem.channels,
          " channels, and over ", stem.second_rows, " x ", stem.second_columns);
+  }
+  if (const PatchSpec& patch = spec.input.patch; spec.patches()) {
+    line("patches", "the layers read ", patch.tokens, " ", each, "s at a time; a network of width ",
+         patch.width, " (", patch.d_ff, " hidden units) predicts each");
   }
   line("parameters", FormatCount(info["parameters"].get<double>()), " (", info["parameters"], ")");
   line("weights", bytes("weight_bytes"), " in fp32; the file has ", bytes("file_bytes"),

@@ -141,6 +141,59 @@ TEST(ModelSpec, RefusesInvalidStems) {
   }
 }
 
+// Files of models without patches have no fields of patches.
+TEST(ModelSpec, PatchesAreDescribed) {
+  ModelSpec spec;
+  EXPECT_EQ(ToJson(spec).find("patch"), std::string::npos);
+  spec.input.patch = {.tokens = 14, .width = 40, .d_ff = 9};
+  spec.input.value_embedding = 30, spec.input.stem.channels = 2;
+  spec.input.norm = true;
+  EXPECT_EQ(FromJson(ToJson(spec), "here"), spec);
+  std::map<std::string, std::vector<int64_t>> shapes;
+  for (const TensorInfo& info : TensorTable(spec)) shapes[info.name] = info.shape;
+  const auto d = int64_t{spec.stack.d_model};
+  for (const auto& [name, shape] :
+       std::map<std::string, std::vector<int64_t>>{{"value_embedding.weight", {256, 30}},
+                                                   {"pos_embedding.pe", {1, 783, 10}},
+                                                   {"stem.output.0.weight", {40, 26}},
+                                                   {"embedding_norm.weight", {40}},
+                                                   {"patch.in.weight", {d, 560}},
+                                                   {"patch.out.weight", {560, d}},
+                                                   {"patch.out.bias", {560}},
+                                                   {"patch.norm1.weight", {40}},
+                                                   {"patch.linear1.weight", {9, 40}},
+                                                   {"patch.linear2.weight", {40, 9}},
+                                                   {"patch.norm2.bias", {40}},
+                                                   {"predictor.weight", {spec.OutputSize(), 40}}}) {
+    EXPECT_EQ(shapes[name], shape) << name;
+  }
+}
+
+TEST(ModelSpec, RefusesInvalidPatches) {
+  for (
+      const auto& [fields, says] : std::vector<std::pair<std::string, std::string>>{
+          {R"("patch": 0)", "patch is 0; it must be between 1 and"},
+          {R"("patch": 5, "patch_width": 200, "patch_d_ff": 9)",
+           "number of tokens of an image row, 28"},
+          {R"("patch": 14)", "patch_width is 0"},
+          {R"("patch": 14, "patch_width": 4)",
+           "value_embedding is 128; it must be between 1 and 4"},
+          {R"("patch": 14, "patch_width": 200)", "patch_d_ff is 0"},
+          {R"("patch": 28, "patch_width": 4000, "patch_d_ff": 9)", "it must be at most 65536"},
+          {R"("patch_width": 40)", "set them to 0, or patch above 1"},
+          {R"("patch": 2, "patch_width": 200, "patch_d_ff": 9, "width": 715827883, "channels": 3)",
+           "width is 715827883"},
+          {R"("patch": 28, "patch_width": 200, "patch_d_ff": 9, "height": 1, "max_length": 27)",
+           "the layers would never run on an image of 28 x 1"},
+          {R"("patch": 2, "patch_width": 200, "patch_d_ff": 9, "task": "copy", "head": "categorical", "classes": 256)",
+           "patches are for transformers of images; set patch to 1"}}) {
+    const std::string message = SpecError(StrCat("{", fields, "}"));
+    EXPECT_TRUE(message.starts_with("here: ")) << fields << " -> " << message;
+    EXPECT_NE(message.find(says), std::string::npos) << fields << " -> " << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  }
+}
+
 TEST(ModelSpec, RefusesInvalidHeads) {
   for (const auto& [fields, says] : std::vector<std::pair<std::string, std::string>>{
            {R"("task": "copy")", "task 'copy' needs the categorical head"},

@@ -25,6 +25,7 @@ bool IsMatrix(std::string_view name) {
          name.ends_with("_proj.0.weight") || name.ends_with(".linear1.weight") ||
          name.ends_with(".gate.weight") || name.ends_with(".linear2.weight") ||
          name == "predictor.weight" || name.starts_with("lstm.weight_") ||
+         name == "patch.in.weight" || name == "patch.out.weight" ||
          (name.starts_with("stem.output.") && name.ends_with(".weight"));
 }
 

@@ -23,7 +23,8 @@
 namespace linnet {
 
 // Whether a tensor of TensorTable(spec) is a matrix that multiplies activations: the projections,
-// the feed-forward layers, the predictor, the LSTM's weights, the second convolution of a stem.
+// the feed-forward layers, the predictor, the LSTM's weights, the second convolution of a stem, the
+// matrices of patches.
 bool IsMatrix(std::string_view tensor_name);
 
 // The type of a tensor in a file of that precision. f32 files hold only F32. Matrices are BF16 in

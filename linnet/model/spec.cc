@@ -84,6 +84,9 @@ void VisitFields(Spec& spec, Visit visit) {
   visit("stem_columns", spec.input.stem.columns);
   visit("stem_second_rows", spec.input.stem.second_rows);
   visit("stem_second_columns", spec.input.stem.second_columns);
+  visit("patch", spec.input.patch.tokens);
+  visit("patch_width", spec.input.patch.width);
+  visit("patch_d_ff", spec.input.patch.d_ff);
   visit("embedding_norm", spec.input.norm);
   visit("tied", spec.head.tied);
   visit("head", spec.head.kind);
@@ -215,6 +218,7 @@ void DropUnused(const ModelSpec& spec, json& object) {
   if (spec.input.stem.channels == 0) {
     drop({"stem_channels", "stem_rows", "stem_columns", "stem_second_rows", "stem_second_columns"});
   }
+  if (!spec.patches()) drop({"patch", "patch_width", "patch_d_ff"});
   if (!spec.ReadsFrames()) drop({"network", "convolution"});
   if (!spec.text()) drop({"tied"});
   if (spec.text() || spec.ReadsFrames()) drop({"mixtures", "positions", "pixel_above"});

@@ -7,6 +7,7 @@
 
 #include "linnet/base/utf8.h"
 #include "linnet/error.h"
+#include "linnet/model/patches.h"
 #include "linnet/model/pixels.h"
 #include "linnet/model/spec.h"
 #include "linnet/model/stem.h"
@@ -27,6 +28,7 @@ class Validator {
     CarriedValues();
     Input();
     Stem(spec_.input.stem);
+    Patch(spec_.input.patch);
     Head();
     if (const ImageSpec* image = spec_.image()) Image(*image);
     if (const TextSpec* text = spec_.text()) Text(*text);
@@ -135,7 +137,10 @@ class Validator {
       InRange("vocabulary", input.vocabulary, 2, 1 << 20);
     }
     InRange("max_length", input.max_length, 1, 1 << 24);
-    InRange("value_embedding", input.value_embedding, 1, d_model);
+    InRange("patch", input.patch.tokens, 1, 1 << 16);
+    InRange("patch_width", input.patch.width, spec_.patches() ? 2 : 0, 65536);
+    const int width = spec_.EmbeddingWidth();
+    InRange("value_embedding", input.value_embedding, 1, width);
     Require(
         input.positions != Positions::kAdded || (spec_.text() && input.value_embedding == d_model),
         "added positions are for text, with value_embedding = d_model");
@@ -143,8 +148,8 @@ class Validator {
             "embedding_norm is for transformers that read tokens");
     Require(spec_.image() || (input.positions != Positions::kGrid && !input.pixel_above),
             "grid positions and pixel_above are for images");
-    Require(spec_.PositionDims() % 2 == 0, "d_model - value_embedding is ",
-            d_model - input.value_embedding, "; positions need an even number of dimensions");
+    Require(spec_.PositionDims() % 2 == 0, WidthName(), " - value_embedding is ",
+            width - input.value_embedding, "; positions need an even number of dimensions");
     Require(int64_t{input.max_length} * spec_.PositionDims() <= int64_t{1} << 30,
             "max_length x position dimensions is more than 2^30");
   }
@@ -160,6 +165,19 @@ class Validator {
     InRange("stem_second_columns", stem.second_columns, 1, kMostColumns);
     Require(stem.columns % 2 == 1 && stem.second_columns % 2 == 1, "stem_columns is ", stem.columns,
             " and stem_second_columns ", stem.second_columns, "; both must be odd");
+  }
+
+  void Patch(const PatchSpec& patch) const {
+    if (!spec_.patches()) {
+      Require(patch.width == 0 && patch.d_ff == 0,
+              "patch_width and patch_d_ff are for patches; set them to 0, or patch above 1");
+      return;
+    }
+    Require(spec_.image() != nullptr && spec_.network == NetworkKind::kTransformer,
+            "patches are for transformers of images; set patch to 1");
+    InRange("patch_d_ff", patch.d_ff, 1, 1 << 16);
+    Require(int64_t{patch.tokens} * patch.width <= 1 << 16, "patch x patch_width is ",
+            int64_t{patch.tokens} * patch.width, "; it must be at most ", 1 << 16);
   }
 
   void Head() const {
@@ -198,10 +216,16 @@ class Validator {
       Require(bytes == length + 1, "width x height x channels is ", bytes,
               ", which must be max_length + 1 = ", length + 1);
     }
-    const int rest = spec_.stack.d_model - spec_.input.value_embedding;
-    Require(spec_.input.positions != Positions::kGrid || rest % 8 == 0,
-            "d_model - value_embedding is ", rest,
-            "; grid positions need a multiple of 8 dimensions");
+    if (spec_.patches()) {
+      const int tokens = spec_.input.patch.tokens, row = spec_.RowTokens();
+      Require(row % tokens == 0, "patch is ", tokens,
+              "; it must divide the number of tokens of an image row, ", row);
+      Require(PatchesBefore(spec_, static_cast<size_t>(length)) > 0, "patch is ", tokens,
+              "; the layers would never run on an image of ", image.width, " x ", image.height);
+    }
+    const int rest = spec_.EmbeddingWidth() - spec_.input.value_embedding;
+    Require(spec_.input.positions != Positions::kGrid || rest % 8 == 0, WidthName(),
+            " - value_embedding is ", rest, "; grid positions need a multiple of 8 dimensions");
   }
 
   void Text(const TextSpec& text) const {
@@ -245,6 +269,9 @@ class Validator {
             spec_.head.classes, "; it must be 1 more than the number of phones (", phones.size(),
             ")");
   }
+
+  // The name of EmbeddingWidth().
+  const char* WidthName() const { return spec_.patches() ? "patch_width" : "d_model"; }
 
   const ModelSpec& spec_;
   const std::string& where_;

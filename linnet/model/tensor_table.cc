@@ -41,14 +41,15 @@ class Table {
       Add("above_embedding.weight", {AboveRows(spec_), input.value_embedding});
     }
     if (input.stem.channels > 0) Stem(spec_.PixelTokens());
-    if (input.norm) Norm("embedding_norm");
+    if (input.norm) Norm("embedding_norm", spec_.EmbeddingWidth());
+    if (spec_.patches()) Patch(input.patch);
     if (spec_.encoder_decoder()) {
       Stack("encoder", /*decoder=*/false);
       Stack("decoder", /*decoder=*/true);
     } else {
       Stack("transformer", /*decoder=*/false);
     }
-    Linear("predictor", spec_.OutputSize(), d_, spec_.head.bias);
+    Linear("predictor", spec_.OutputSize(), spec_.EmbeddingWidth(), spec_.head.bias);
     if (spec_.image() && !input.whole_pixels) Add("first_value.probability", {input.vocabulary});
     return std::move(table_);
   }
@@ -61,16 +62,28 @@ class Table {
     Add(name + ".weight", {out, in});
     if (bias) Add(name + ".bias", {out});
   }
-  void Norm(const std::string& name) {
-    Add(name + ".weight", {d_});
-    if (spec_.stack.norm == NormKind::kLayer) Add(name + ".bias", {d_});
+  void Norm(const std::string& name) { Norm(name, d_); }
+  void Norm(const std::string& name, int64_t width) {
+    Add(name + ".weight", {width});
+    if (spec_.stack.norm == NormKind::kLayer) Add(name + ".bias", {width});
+  }
+
+  void Patch(const PatchSpec& patch) {
+    const int64_t all = int64_t{patch.tokens} * patch.width;
+    Linear("patch.in", d_, all);
+    Linear("patch.out", all, d_);
+    Norm("patch.norm1", patch.width);
+    Linear("patch.linear1", patch.d_ff, patch.width);
+    Linear("patch.linear2", patch.width, patch.d_ff);
+    Norm("patch.norm2", patch.width);
   }
 
   void Stem(int colors) {
     for (int k = 0; k < colors; ++k) {
       const int channels = spec_.input.stem.channels;
       Linear(StemFeaturesName(k), channels, StemInputs(spec_, k));
-      Linear(StemOutputName(k), d_, int64_t{channels} * StemFeatures(spec_).Inputs(k));
+      Linear(StemOutputName(k), spec_.EmbeddingWidth(),
+             int64_t{channels} * StemFeatures(spec_).Inputs(k));
     }
   }
 

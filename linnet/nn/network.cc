@@ -39,7 +39,7 @@ TransformerOptions OptionsOf(const ModelSpec& spec, const TrainingOptions& optio
 }
 
 torch::nn::Linear MakeHead(const ModelSpec& spec) {
-  const int64_t in = spec.lstm() ? 2 * spec.stack.d_model : spec.stack.d_model;
+  const int64_t in = spec.lstm() ? 2 * spec.stack.d_model : spec.EmbeddingWidth();
   return torch::nn::Linear(torch::nn::LinearOptions(in, spec.OutputSize()).bias(spec.head.bias));
 }
 

@@ -106,7 +106,11 @@ TEST_P(ImageNetworks, ImagesMatchTheReferenceInEveryForm) {
     EXPECT_TRUE(Contains(error, "needs causal attention, which '" + info().name + "'")) << error;
     return;
   }
-  Check(spec, torch::randint(256, {3, 23}, torch::kInt64));
+  const Tensor tokens = torch::randint(256, {3, 23}, torch::kInt64);
+  Check(spec, tokens);
+  ModelSpec patches = spec;
+  patches.input.patch = {.tokens = 3, .width = 24, .d_ff = 10};
+  Check(patches, tokens);
 }
 
 TEST_P(ImageNetworks, WholePixelsMatchTheReferenceInEveryForm) {
@@ -117,6 +121,9 @@ TEST_P(ImageNetworks, WholePixelsMatchTheReferenceInEveryForm) {
   Check(spec, tokens);
   spec.part = ImageSpec{.width = 23, .height = 1, .channels = 3};
   spec.input.stem = {.channels = 3};
+  Check(spec, tokens);
+  spec.part = ImageSpec{.width = 23, .height = 1, .channels = 3};
+  spec.input.patch = {.tokens = 23, .width = 12, .d_ff = 10};
   Check(spec, tokens);
 }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "linnet/error.h"
+#include "linnet/model/patches.h"
 #include "linnet/model/pixels.h"
 
 namespace linnet::nn {
@@ -54,8 +55,12 @@ SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOption
     register_module("stem", stem_);
   }
   if (spec.input.norm) {
-    embedding_norm_ = Norm(spec.stack.d_model, spec.stack.norm, spec.stack.norm_eps);
+    embedding_norm_ = Norm(spec.EmbeddingWidth(), spec.stack.norm, spec.stack.norm_eps);
     register_module("embedding_norm", embedding_norm_);
+  }
+  if (spec.patches()) {
+    patches_ = Patches(spec, ops::PrecisionNamed(options.precision, options.device));
+    register_module("patch", patches_);
   }
   register_module("transformer", transformer_.batch);
   register_module("predictor", predictor_);
@@ -93,7 +98,8 @@ Tensor SequenceModelImpl::At(const Tensor& tokens, const Tensor& rows) {
 }
 
 Tensor SequenceModelImpl::At(const Tensor& tokens, const Tensor& rows, const SequencePiece& piece) {
-  if (spec().input.pixel_above || !stem_.is_empty() || transformer_.recurrent.is_empty()) {
+  if (spec().input.pixel_above || !stem_.is_empty() || !patches_.is_empty() ||
+      transformer_.recurrent.is_empty()) {
     throw InputError("this model cannot compute pieces of sequences by themselves");
   }
   return Predict(Hidden(tokens, &piece).flatten(0, 1).index_select(0, rows));
@@ -120,7 +126,11 @@ Tensor SequenceModelImpl::Hidden(const Tensor& tokens, const SequencePiece* piec
     RecurrentState state;
     return transformer_.batch->Piece(dropout_(Normed(x)), state, piece->exchange);
   }
-  return transformer_.batch(dropout_(Normed(x)), Mask{.causal = true});
+  x = dropout_(Normed(x));
+  if (patches_.is_empty()) return transformer_.batch(x, Mask{.causal = true});
+  const Tensor joined = patches_->Join(x);
+  if (joined.size(1) == 0) return patches_->Split(x, joined);  // no patch begins
+  return patches_->Split(x, transformer_.batch(joined, Mask{.causal = true}));
 }
 
 Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceState& state) {
@@ -144,9 +154,17 @@ Tensor SequenceModelImpl::Step(const Tensor& tokens, int64_t position, SequenceS
   if (!stem_.is_empty()) x = x + stem_->step(tokens, position, state.stem);
   if (state.layers.empty()) {
     state.layers.resize(static_cast<size_t>(spec().stack.layers()));
-    for (MixerState& layer : state.layers) layer.capacity = spec().input.max_length;
+    const auto length = static_cast<size_t>(spec().input.max_length);
+    for (MixerState& layer : state.layers) {
+      layer.capacity = static_cast<int64_t>(PatchesBefore(spec(), length));
+    }
   }
-  return Predict(transformer_.recurrent(dropout_(Normed(x)), state.layers));
+  x = dropout_(Normed(x));
+  if (patches_.is_empty()) return Predict(transformer_.recurrent(x, state.layers));
+  if (const auto joined = patches_->JoinStep(x, position, state.patch)) {
+    patches_->SplitStep(transformer_.recurrent(*joined, state.layers), state.patch);
+  }
+  return Predict(patches_->HeadStep(x, position, state.patch));
 }
 
 SequenceModel LoadModel(const std::string& path) {

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "linnet/nn/network.h"
+#include "linnet/nn/patches.h"
 #include "linnet/nn/stem.h"
 
 namespace linnet::nn {
@@ -27,6 +28,7 @@ struct SequenceState {
   // With pixel_above: the last tokens read, at most one image row, [N, <= RowTokens].
   torch::Tensor recent;
   StemState stem;
+  PatchState patch;
 };
 
 // A piece of sequences whose other pieces are computed elsewhere.
@@ -48,7 +50,7 @@ class SequenceModelImpl : public Network {
   // is position t of sequence n.
   torch::Tensor At(const torch::Tensor& tokens, const torch::Tensor& rows);
   // The same for the tokens of a piece. Throws InputError for models whose embeddings need tokens
-  // of other pieces (pixel_above, a stem) or with a layer without a recurrent form.
+  // of other pieces (pixel_above, a stem, patches) or with a layer without a recurrent form.
   torch::Tensor At(const torch::Tensor& tokens, const torch::Tensor& rows,
                    const SequencePiece& piece);
   // int64 tokens [N] at `position` -> [N, OutputSize]. Throws InputError if a layer has no
@@ -64,7 +66,7 @@ class SequenceModelImpl : public Network {
   // the same shape: for each token to predict, the token one image row higher.
   torch::Tensor Values(const torch::Tensor& tokens, const torch::Tensor& above);
   torch::Tensor Normed(const torch::Tensor& x);  // the embedding norm of x, if any
-  // The head's input, [N, L, d_model]. piece: null for whole sequences.
+  // The head's input, [N, L, EmbeddingWidth()]. piece: null for whole sequences.
   torch::Tensor Hidden(const torch::Tensor& tokens, const SequencePiece* piece = nullptr);
   torch::Tensor Predict(const torch::Tensor& x);  // the head's outputs
 
@@ -72,6 +74,7 @@ class SequenceModelImpl : public Network {
   torch::nn::Embedding above_embedding_ = nullptr;  // null without pixel_above
   PositionalEmbedding pos_embedding_ = nullptr;
   Stem stem_ = nullptr;            // null unless the spec has one
+  Patches patches_ = nullptr;      // null unless the spec has them
   Norm embedding_norm_ = nullptr;  // null unless the spec has one
   Transformer transformer_;
   torch::nn::Linear predictor_;

@@ -43,7 +43,7 @@ StemImpl::StemImpl(const ModelSpec& spec)
   };
   for (int k = 0; k < bytes_.colors; ++k) {
     add(features_, "features", StemInputs(spec, k), channels_);
-    add(output_, "output", channels_ * second_.Inputs(k), spec.stack.d_model);
+    add(output_, "output", channels_ * second_.Inputs(k), spec.EmbeddingWidth());
   }
 }
 

@@ -2,9 +2,9 @@
 // added to the embedding.
 //
 //   Stem stem(spec);
-//   torch::Tensor x = embedding + stem->forward(tokens);        // [N, L] -> [N, L, d_model]
+//   torch::Tensor x = embedding + stem->forward(tokens);        // [N, L] -> [N, L, width]
 //   StemState state;
-//   torch::Tensor x_t = stem->step(tokens.select(1, t), t, state);   // [N] -> [N, d_model]
+//   torch::Tensor x_t = stem->step(tokens.select(1, t), t, state);   // [N] -> [N, width]
 #ifndef LINNET_NN_STEM_H_
 #define LINNET_NN_STEM_H_
 
@@ -33,9 +33,10 @@ class StemImpl : public torch::nn::Module {
  public:
   explicit StemImpl(const ModelSpec& spec);
 
-  // int64 tokens [N, L] from position 0 on -> [N, L, d_model], by two convolutions over the image.
+  // int64 tokens [N, L] from position 0 on -> [N, L, width], by two convolutions over the image.
+  // `width` is the spec's EmbeddingWidth().
   torch::Tensor forward(const torch::Tensor& tokens);
-  // int64 tokens [N] at `position` -> [N, d_model], by products with the inputs in the two windows.
+  // int64 tokens [N] at `position` -> [N, width], by products with the inputs in the two windows.
   torch::Tensor step(const torch::Tensor& tokens, int64_t position, StemState& state);
 
  private:

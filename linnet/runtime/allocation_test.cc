@@ -70,6 +70,7 @@ TEST(Allocations, StepsDoNotAllocate) {
   ExpectNoAllocations(Checkpoint::Open("models/digits.safetensors"));
   ExpectNoAllocations(Hybrid().checkpoint());
   ExpectNoAllocations(StemmedColor().checkpoint());
+  ExpectNoAllocations(Patched().checkpoint());
   const size_t before = allocations;
   { std::vector<float> one(1); }
   const AlignedBuffer<float> another(1);

@@ -96,6 +96,7 @@ class LINNET_HIDDEN Engine::Impl {
     std::vector<uint8_t> named;   // per sequence: 1 if it occurs in the arguments (CheckPlaces())
     std::vector<size_t> offsets;  // of each sequence's tokens in a call of Prefix()
     std::vector<size_t> positions, memory_lengths, zeros;  // per sequence, for encoder-decoders
+    std::vector<size_t> patch_counts;                      // per sequence: PatchCounts()
     std::vector<Sequence> sequences;
     std::vector<float> outputs;
 
@@ -127,7 +128,7 @@ class LINNET_HIDDEN Engine::Impl {
   Division Divide(size_t batch, size_t length);
   // Cuts a call into blocks of nearly equal length. If there are several, they end at multiples of
   // kCutPositions. most = 0: these differ between the sequences.
-  static Blocks Cut(const StateData& state, const size_t* chosen, size_t batch, size_t length);
+  Blocks Cut(const StateData& state, const size_t* chosen, size_t batch, size_t length) const;
   // Calls walk(0), .., walk(threads - 1), each on a thread of its own. If the division has a Crowd,
   // records the call's duration there, for Divide() to choose between one thread and all threads.
   void RunOn(const Division& division, FunctionRef<void(int)> walk);
@@ -158,6 +159,8 @@ class LINNET_HIDDEN Engine::Impl {
   // Each sequence's position as the layers count it: in a decoder, from the separator on. With a
   // decoder, also fills scratch_.memory_lengths.
   const size_t* Positions(StateData& state);
+  // With patches, the number of patches before each sequence's position; else null.
+  const size_t* PatchCounts(const StateData& state);
   void Passed(StateData& state, size_t place, Source source, size_t length, Reading reading) const;
 
   std::shared_ptr<const Model> model_;
@@ -261,6 +264,7 @@ void Engine::Impl::ReadUnequal(StateData& state, std::span<const size_t> sequenc
       model,
       {.rows = std::min(kBlockRows, tokens.size()), .keys = std::max(state.capacity, kBlockRows)},
       /*alone=*/true);
+  const size_t* patch_counts = PatchCounts(state);
   const auto walk = [&](int worker) {
     const size_t w = static_cast<size_t>(worker);
     // A sequence belongs to the thread whose share of the rows contains its first row.
@@ -276,6 +280,7 @@ void Engine::Impl::ReadUnequal(StateData& state, std::span<const size_t> sequenc
                         .offsets = offsets.data() + first,
                         .chosen = sequences.data() + first,
                         .positions = state.positions.data(),
+                        .patch_counts = patch_counts,
                         .tokens = tokens.data() + offsets[first],
                         .states = state.data.data(),
                         .state_stride = state.per_sequence(),
@@ -372,10 +377,15 @@ void Engine::Impl::Passed(StateData& state, size_t place, Source source, size_t 
   for (size_t t = length - std::min(length, reach); t < length; ++t) {
     state.recent[place * reach + (state.positions[place] + t) % reach] = source.tokens[t];
   }
-  state.positions[place] += length;
+  size_t& position = state.positions[place];
+  const size_t before = position;
+  position += length;
+  // Positions that mixers read, if they read them as steps.
+  const PatchCount& count = model.layout->patches;
+  const size_t steps = count.Before(position) - count.Before(before);
   uint8_t& waiting = state.waiting[place];
-  waiting = reading == Reading::kSteps
-                ? static_cast<uint8_t>((waiting + length) % model.layout->fold_keys)
+  waiting = model.spec.patches() || reading == Reading::kSteps
+                ? static_cast<uint8_t>((waiting + steps) % model.layout->fold_keys)
                 : 0;
 }
 
@@ -445,6 +455,7 @@ void Engine::Impl::ReadRows(StateData& state, const size_t* chosen, size_t batch
   const size_t* positions = Positions(state);
   const size_t* memory_lengths =
       model.layout->source > 0 ? scratch_.memory_lengths.data() : nullptr;
+  const size_t* patch_counts = PatchCounts(state);
   const Blocks blocks = Cut(state, chosen, batch, length);
   if (blocks.most == 0) return ReadApart(state, chosen, batch, source, length, outputs, reading);
   const Division division = Divide(batch, length);
@@ -471,6 +482,7 @@ void Engine::Impl::ReadRows(StateData& state, const size_t* chosen, size_t batch
                     .first = first,
                     .chosen = chosen ? chosen + first : nullptr,
                     .positions = positions,
+                    .patch_counts = patch_counts,
                     .ahead = t,
                     .tokens = here.tokens,
                     .frames = here.frames,
@@ -503,16 +515,18 @@ void Engine::Impl::ReadRows(StateData& state, const size_t* chosen, size_t batch
 }
 
 Engine::Impl::Blocks Engine::Impl::Cut(const StateData& state, const size_t* chosen, size_t batch,
-                                       size_t length) {
+                                       size_t length) const {
   const size_t count = (length + kBlockRows - 1) / kBlockRows;
   const size_t equal = (length + count - 1) / count;
   if (count == 1) return {equal, equal, std::min(batch, kBlockRows / equal)};
-  const auto phase = [&](size_t i) {
-    return state.positions[chosen ? chosen[i] : i] % kCutPositions;
-  };
+  // Patches are read one by one, wherever blocks end; but see Patches::layers().
+  const bool patches = model_->spec().patches();
+  const size_t step = patches ? model_->packed().patch.tokens : kCutPositions;
+  const auto phase = [&](size_t i) { return state.positions[chosen ? chosen[i] : i] % step; };
   for (size_t i = 1; i < batch; ++i) {
     if (phase(i) != phase(0)) return {};
   }
+  if (patches) return {equal, equal, std::min(batch, kBlockRows / equal)};
   const size_t rounded = RoundUp(equal, kCutPositions);
   return {rounded - phase(0), rounded, std::min(batch, kBlockRows / rounded)};
 }
@@ -538,6 +552,15 @@ const size_t* Engine::Impl::Positions(StateData& state) {
     scratch_.memory_lengths[i] = first;
   }
   return scratch_.positions.data();
+}
+
+const size_t* Engine::Impl::PatchCounts(const StateData& state) {
+  if (!model_->spec().patches()) return nullptr;
+  scratch_.patch_counts.resize(state.batch());
+  for (size_t i = 0; i < state.batch(); ++i) {
+    scratch_.patch_counts[i] = state.layout->patches.Before(state.positions[i]);
+  }
+  return scratch_.patch_counts.data();
 }
 
 // For models without recurrent state: their StateData holds the tokens. Reads all tokens again and
@@ -745,6 +768,7 @@ void Engine::Impl::ReadWhole(std::span<const Sequence> sequences) {
       const Block block{.sequences = 1,
                         .length = sequence.length,
                         .positions = &begin_position,
+                        .patch_counts = &begin_position,
                         .tokens = sequence.source.tokens,
                         .frames = sequence.source.frames,
                         .input_stride = sequence.length,

@@ -38,11 +38,12 @@ inline constexpr size_t kAlign = kCacheLine / sizeof(float);
 // block; an array "by place" has one element for each sequence of the State.
 struct Block {
   size_t sequences, length;
-  const size_t* offsets = nullptr;  // [sequences + 1], in rows of the input; or null
-  size_t first = 0;                 // without `chosen`: sequence i has the place first + i
-  const size_t* chosen = nullptr;   // [sequences]: the place of each sequence; or null
-  const size_t* positions;          // by place: position at the start of the call
-  size_t ahead = 0;                 // positions that earlier blocks of this call have read
+  const size_t* offsets = nullptr;       // [sequences + 1], in rows of the input; or null
+  size_t first = 0;                      // without `chosen`: sequence i has the place first + i
+  const size_t* chosen = nullptr;        // [sequences]: the place of each sequence; or null
+  const size_t* positions;               // by place: position at the start of the call
+  const size_t* patch_counts = nullptr;  // with patches, by place: their number before it
+  size_t ahead = 0;                      // positions that earlier blocks of this call have read
   const int32_t* tokens = nullptr;  // [sequences, length], sequences input_stride positions apart
   const float* frames = nullptr;    // instead of tokens: spec.speech()->Inputs() floats a position
   size_t input_stride = 0;

@@ -46,7 +46,6 @@ class StackPacker {
   StackPacker(Model::Packed& model, Packer& packer) : model_(model), packer_(packer) {}
 
   void Pack() {
-    const size_t d = model_.d_model;
     if (model_.spec.lstm()) return Lstm();
     if (const SpeechSpec* speech = model_.spec.speech()) {
       const size_t inputs = Size(speech->Inputs());
@@ -55,14 +54,16 @@ class StackPacker {
     }
     for (size_t k = 0; k < model_.stem.colors.size(); ++k) Stem(k);
     if (model_.spec.input.norm) model_.embedding_norm = packer_.Norm("embedding_norm");
+    if (model_.spec.patches()) Patch(model_.patch);
     if (model_.spec.encoder_decoder()) {
       Stack(model_.encoder, "encoder", /*decoder=*/false);
       Stack(model_.stack, "decoder", /*decoder=*/true);
     } else {
       Stack(model_.stack, "transformer", /*decoder=*/false);
     }
+    const size_t in = model_.embedding_width;
     model_.predictor =
-        packer_.Columns(model_.predictor_precision(), "predictor", model_.outputs, d, 0, d, true);
+        packer_.Columns(model_.predictor_precision(), "predictor", model_.outputs, in, 0, in, true);
   }
 
  private:
@@ -72,8 +73,22 @@ class StackPacker {
     const int number = static_cast<int>(k);
     color.features = packer_.Columns(Precision::kF32, StemFeaturesName(number), stem.channels,
                                      color.bytes, 0, color.bytes, true);
-    color.output = packer_.Columns(model_.precision, StemOutputName(number), model_.d_model,
+    color.output = packer_.Columns(model_.precision, StemOutputName(number), model_.embedding_width,
                                    stem.window, 0, stem.window, true);
+  }
+
+  void Patch(PackedPatch& patch) {
+    const auto linear = [&](const char* name, size_t out, size_t in) {
+      return packer_.Columns(model_.precision, StrCat("patch.", name), out, in, 0, in, true);
+    };
+    patch.in = linear("in", model_.d_model, patch.floats());
+    patch.out = linear("out", patch.floats(), model_.d_model);
+    if (model_.precision == Precision::kInt8) patch.factor = packer_.Factors("patch.linear1");
+    patch.norm1 = packer_.Norm("patch.norm1");
+    patch.linear1 =
+        packer_.Stacked(model_.precision, {{"patch.linear1", 0, patch.d_ff}}, patch.width);
+    patch.linear2 = linear("linear2", patch.width, patch.d_ff);
+    patch.norm2 = packer_.Norm("patch.norm2");
   }
 
   void Lstm() {
@@ -247,14 +262,22 @@ PackedStem StemOf(const ModelSpec& spec) {
   return stem;
 }
 
-// The state layout of the parts of the stack before the predictor, and of the stem. Sets `state` of
-// each part and of the stem to its index in the layout. The stem's state comes last: the features
-// of the last R = StemFeatures().Reach() bytes, those of byte n at index n mod R.
+// The patches of a spec, without weights.
+PackedPatch PatchOf(const ModelSpec& spec) {
+  const PatchSpec& patch = spec.input.patch;
+  return {.tokens = Size(patch.tokens), .width = Size(patch.width), .d_ff = Size(patch.d_ff)};
+}
+
+// The state layout of the parts of the stack before the predictor, then of the stem and of patches.
+// Sets `state` of each of them to its index in the layout. The stem's state are the features of the
+// last R = StemFeatures().Reach() bytes, those of byte n at index n mod R.
 std::shared_ptr<const StateLayout> Layout(const ModelSpec& spec, Precision precision, bool steps,
-                                          std::vector<PackedPart>& parts, PackedStem& stem) {
+                                          std::vector<PackedPart>& parts, PackedStem& stem,
+                                          PackedPatch& patch) {
   auto layout = std::make_shared<StateLayout>();
-  layout->first_capacity = RoundUp(Size(spec.input.max_length), kCapacityStep);
   layout->keeps_tokens = !steps && !spec.ReadsFrames();
+  layout->patches = PatchCountOf(spec);
+  layout->first_capacity = RoundUp(layout->Capacity(Size(spec.input.max_length)), kCapacityStep);
   layout->reach = Size(spec.Reach());
   if (spec.encoder_decoder()) layout->source = Size(spec.input.max_length);
   for (PackedPart& part : parts) {
@@ -279,6 +302,10 @@ std::shared_ptr<const StateLayout> Layout(const ModelSpec& spec, Precision preci
       stem.state = layout->parts.size();
       layout->parts.push_back({.fixed = RoundUp(floats, kCacheLine / sizeof(float))});
     }
+  }
+  if (steps && spec.patches()) {
+    patch.state = layout->parts.size();
+    layout->parts.push_back({.fixed = RoundUp(2 * patch.floats(), kCacheLine / sizeof(float))});
   }
   return layout;
 }
@@ -305,7 +332,8 @@ std::shared_ptr<const StateLayout> MakeStateLayout(const ModelSpec& spec, Precis
         Parts(spec, precision, StackName(spec), spec.Causal(), spec.encoder_decoder(), no_tensor);
   }
   PackedStem stem = StemOf(spec);
-  return Layout(spec, precision, Steps(spec), parts, stem);
+  PackedPatch patch = PatchOf(spec);
+  return Layout(spec, precision, Steps(spec), parts, stem, patch);
 }
 
 Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
@@ -317,6 +345,7 @@ Model::Packed::Packed(const Checkpoint& checkpoint, Precision precision)
       d_ff(Size(spec.stack.d_ff)),
       outputs(Size(spec.OutputSize())),
       value_embedding(Size(spec.input.value_embedding)),
+      embedding_width(Size(spec.EmbeddingWidth())),
       position_dims(spec.lstm() ? 0 : Size(spec.PositionDims())),
       activation(spec.stack.activation == Activation::kRelu ? kernels::Activation::kRelu
                                                             : kernels::Activation::kGelu),
@@ -354,7 +383,8 @@ void Model::Packed::Cut(const Checkpoint& checkpoint) {
     if (pair) encoder.parts = Parts(spec, precision, "encoder", false, false, tensors);
   }
   stem = StemOf(spec);
-  layout = Layout(spec, precision, steps_, stack.parts, stem);
+  patch = PatchOf(spec);
+  layout = Layout(spec, precision, steps_, stack.parts, stem, patch);
   size_t inputs = spec.lstm() ? 2 * d_model : d_model;
   for (const PackedStack* one : {&stack, &encoder}) {
     for (const PackedPart& part : one->parts) {
@@ -370,7 +400,7 @@ void Model::Packed::Cut(const Checkpoint& checkpoint) {
       }
     }
   }
-  inputs = std::max(inputs, stem.window);
+  inputs = std::max({inputs, stem.window, patch.floats(), patch.d_ff});
   if (spec.ReadsFrames()) inputs = std::max(inputs, Size(spec.speech()->Inputs()));
   if (precision == Precision::kInt8 && inputs > kernels::kMostInt8Inputs) {
     throw InputError(path, ": its matrices are too wide for int8 (", inputs, " inputs, at most ",

@@ -21,6 +21,7 @@
 #include "linnet/kernels/narrow_linear_ref.h"
 #include "linnet/kernels/softmax_attention_ref.h"
 #include "linnet/model/gated_ref.h"
+#include "linnet/model/patches.h"
 #include "linnet/model/pixels.h"
 #include "linnet/model/rwkv7_ref.h"
 #include "linnet/model/stem_ref.h"
@@ -376,6 +377,7 @@ class ModelRef::Network {
 
   Rows Outputs(const std::vector<int32_t>& tokens, const Pieces& pieces) {
     if (spec_.encoder_decoder()) return Pair(tokens, CutsOf(pieces));
+    if (spec_.patches()) return Head(Patched(Embedded(tokens)));
     return Head(Stack("transformer", model_.stack, Embedded(tokens), CutsOf(pieces)));
   }
   Rows Outputs(const std::vector<float>& frames, const Pieces& pieces) {
@@ -433,6 +435,40 @@ class ModelRef::Network {
     }
     if (!stem.empty()) x = Sum(std::move(x), stem);
     return spec_.input.norm ? Norm(x, "embedding_norm") : x;
+  }
+
+  // The head's inputs by the definition of PatchSpec, for embeddings u.
+  Rows Patched(const Rows& u) {
+    const size_t tokens = Size(spec_.input.patch.tokens), width = u[0].size();
+    const size_t before = Size(FirstPredicted(spec_));  // tokens that no position predicts
+    Rows joined;
+    std::map<size_t, size_t> row_of;  // patch -> row of `joined`
+    for (size_t n = before; n < before + u.size(); ++n) {
+      if (n % tokens != 0) continue;
+      row_of[n / tokens] = joined.size();
+      Row& row = joined.emplace_back();
+      for (size_t i = n + 1; i <= n + tokens; ++i) {  // token i - P
+        const bool given = i >= tokens + before;
+        const Row& from = given ? u[i - tokens - before] : Row(width);
+        row.insert(row.end(), from.begin(), from.end());
+      }
+    }
+    const Cuts steps(joined.size(), {.length = 1, .step = true});
+    Rows y = joined;
+    if (!y.empty()) y = Stack("transformer", model_.stack, Linear("patch.in", joined), steps);
+    const Rows rows = Linear("patch.out", y);
+    Rows z = u;
+    for (size_t t = 0; t < u.size(); ++t) {
+      const size_t n = t + before;
+      const auto found = row_of.find(n / tokens);
+      if (found == row_of.end()) continue;
+      for (size_t i = 0; i < width; ++i) z[t][i] += rows[found->second][n % tokens * width + i];
+    }
+    Rows hidden = Linear("patch.linear1", Norm(z, "patch.norm1"));
+    for (Row& row : hidden) {
+      for (double& value : row) value = kernels::ActivationRef(kernels::Activation::kGelu, value);
+    }
+    return Norm(Sum(z, Linear("patch.linear2", hidden)), "patch.norm2");
   }
 
   // Adds or appends the position embedding. Past the table, the sine positions continue.

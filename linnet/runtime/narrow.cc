@@ -34,9 +34,9 @@ std::vector<float> InputFactors(const Checkpoint& checkpoint, const std::string&
   if (!is(".linear1.weight") && !is(".gate.weight")) return {};
   const std::string layer =
       tensor_name.substr(0, tensor_name.rfind('.', tensor_name.rfind('.') - 1) + 1);
-  // Decoder layers have one more norm.
-  const bool decoder = checkpoint.Has(layer + "norm3.weight");
-  const bool first = checkpoint.spec().stack.norm_first;
+  // Decoder layers have one more norm. Patches have one before linear1 and one after linear2.
+  const bool decoder = checkpoint.Has(layer + "norm3.weight"), patch = layer == "patch.";
+  const bool first = checkpoint.spec().stack.norm_first && !patch;
   const std::string norm = layer + (decoder ? (first ? "norm3" : "norm2")
                                     : first ? "norm2"
                                             : "norm1");

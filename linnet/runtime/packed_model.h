@@ -94,12 +94,26 @@ struct PackedStem {
   struct Color {
     size_t bytes = 0;                 // inputs of `features`
     PackedMatrix features = nullptr;  // in f32: bytes -> channels
-    PackedMatrix output = nullptr;    // features -> d_model
+    PackedMatrix output = nullptr;    // features -> embedding_width
   };
   std::vector<Color> colors;  // empty: the model has no stem
   size_t channels = 0;
   size_t window = 0;        // input width of `output`: positions of the window, times `channels`
   size_t state = SIZE_MAX;  // index in StateLayout::parts; SIZE_MAX: no state
+};
+
+// Patches of images (PatchSpec).
+struct PackedPatch {
+  size_t tokens = 1, width = 0, d_ff = 0;
+  PackedMatrix in = nullptr, out = nullptr;           // A and B
+  PackedMatrix linear1 = nullptr, linear2 = nullptr;  // W1 and W2
+  const float* factor = nullptr;                      // [width], of linear1 in int8; null: none
+  kernels::LayerNormParameters norm1{}, norm2{};      // before linear1, and of the head's input
+  // Index in StateLayout::parts; SIZE_MAX: no state. The state holds the last P embeddings u, u[n]
+  // at index (n + P - 1) mod P, and then the P rows of B y + b of the last patch.
+  size_t state = SIZE_MAX;
+
+  size_t floats() const { return tokens * width; }
 };
 
 struct LINNET_HIDDEN Model::Packed {
@@ -126,6 +140,7 @@ struct LINNET_HIDDEN Model::Packed {
   std::string path, training;
   uint64_t fingerprint = 0;
   size_t d_model, d_ff, outputs, value_embedding;
+  size_t embedding_width;  // ModelSpec::EmbeddingWidth()
   size_t position_dims;
   // Whether positions continue past the table, by the sine formula.
   bool endless_positions = true;
@@ -142,6 +157,7 @@ struct LINNET_HIDDEN Model::Packed {
       lstm;  // per layer: forward, then backward direction; if present, `stack` is empty
   kernels::LayerNormParameters embedding_norm{};  // null: none
   PackedStem stem;
+  PackedPatch patch;
   PackedMatrix predictor = nullptr;
   PackedMatrix input_projection = nullptr;           // of frames; in the predictor's precision
   AlignedBuffer<float> input_mean, input_deviation;  // of frames, [bands]; empty: none

@@ -95,9 +95,10 @@ void StateData::Reset(size_t sequence) {
 }
 
 void StateData::Reserve(size_t most) {
-  if (!layout->grows() || most <= capacity) return;
+  const size_t needed = layout->Capacity(most);
+  if (!layout->grows() || needed <= capacity) return;
   // Grow by half, so that steps seldom copy.
-  StateData larger = Like(*this, RoundUp(std::max(most, capacity + capacity / 2), kCapacityStep));
+  StateData larger = Like(*this, RoundUp(std::max(needed, capacity + capacity / 2), kCapacityStep));
   const double bytes = static_cast<double>(batch()) * sizeof(float) *
                        static_cast<double>(larger.per_sequence() + larger.tokens());
   if (bytes > static_cast<double>(MachineMemory())) {
@@ -118,7 +119,7 @@ void StateData::Copy(const StateData& other, size_t from, size_t to) {
     std::copy_n(source, per_sequence(), target);
   } else {
     layout->Move(source, other.capacity, target, capacity,
-                 std::min({other.positions[from], other.capacity, capacity}));
+                 std::min({layout->Capacity(other.positions[from]), other.capacity, capacity}));
   }
   std::copy_n(other.recent.data() + from * other.tokens(), std::min(other.tokens(), tokens()),
               recent.data() + to * tokens());
@@ -296,16 +297,17 @@ void StateData::LoadSequence(const std::string& path, const Model& of, size_t se
     }
     begin += size;
   }
-  CheckNumbers(floats.subspan(begin), /*narrow=*/false, path);  // the stem's state
+  CheckNumbers(floats.subspan(begin), /*narrow=*/false, path);  // those of a stem and of patches
   const std::optional<size_t> most = of.most_positions();
   if (position < 0 || position > int64_t{1} << 60 ||
       (most && static_cast<size_t>(position) > *most) ||
-      (capacity > 0 && static_cast<size_t>(position) > capacity + layout->source)) {
+      (capacity > 0 &&
+       layout->Capacity(static_cast<size_t>(position)) > capacity + layout->source)) {
     throw InputError(path, ": a sequence has read ", position, " tokens, but the model has ",
                      most ? *most : capacity, " positions");
   }
   positions[sequence] = static_cast<size_t>(position);
-  if (keys >= layout->fold_keys || keys > position) {
+  if (keys >= layout->fold_keys || keys > layout->patches.Before(positions[sequence])) {
     throw InputError(path, ": ", int{keys}, " keys wait to be folded after ", position,
                      " tokens; the file is damaged");
   }

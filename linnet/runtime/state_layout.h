@@ -1,12 +1,13 @@
 // Memory layout of one sequence's state (private to linnet/runtime): the states of a stack's parts
-// (its residual branches), one after the other, then the stem's. Caches have a capacity in
-// positions, which may grow; the rest has a fixed size.
+// (its residual branches), one after the other, then those of a stem and of patches. Caches have a
+// capacity in positions of the layers, which may grow; the rest has a fixed size.
 #ifndef LINNET_RUNTIME_STATE_LAYOUT_H_
 #define LINNET_RUNTIME_STATE_LAYOUT_H_
 
 #include <cstddef>
 #include <vector>
 
+#include "linnet/model/patches.h"
 #include "linnet/model/precision.h"
 #include "linnet/model/spec.h"
 #include "linnet/runtime/mixer.h"
@@ -23,6 +24,11 @@ struct StateLayout {
   size_t source = 0;          // encoder-decoders: maximum number of encoder tokens; 0: no encoder
   size_t fold_keys = 1;       // keys per fold (LinearStepShape::RecentKeys()); 1: no mixer folds
   size_t first_capacity = 0;  // capacity of a new state
+  PatchCount patches;
+  // The capacity that `position` tokens need: as many positions of the layers, or tokens.
+  size_t Capacity(size_t position) const {
+    return keeps_tokens ? position : patches.Before(position);
+  }
 
   // Offset of a part's state, in floats. Floats() is the size of all parts.
   size_t Begin(size_t part, size_t capacity) const {

@@ -25,7 +25,7 @@ size_t StemInFloats(const PackedStem& stem) {
 
 size_t StemOutFloats(const Model::Packed& model) {
   if (model.stem.colors.empty()) return 0;
-  return kStemRows * std::max(model.stem.channels, model.d_model);
+  return kStemRows * std::max(model.stem.channels, model.embedding_width);
 }
 
 size_t StemNarrowBytes(const Model::Packed& model) {
@@ -135,7 +135,8 @@ void Stem::Features(size_t begin, size_t end) const {
 }
 
 void Stem::Output(const Part& part, LinearMode mode, float* y) const {
-  const size_t d = model_.d_model, window = model_.stem.window, columns = part.to - part.from;
+  const size_t d = model_.embedding_width, window = model_.stem.window,
+               columns = part.to - part.from;
   const size_t skipped = Model::Packed::MatrixBytes(model_.precision, window, part.from);
   ForColors(part.begin, part.end, [&](size_t k, const Row* rows, size_t count) {
     for (size_t i = 0; i < count; ++i) GatherFeatures(rows[i], work_.in + i * window);

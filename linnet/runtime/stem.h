@@ -2,7 +2,7 @@
 //
 //   const Stem stem(model, block, work);
 //   stem.Features(begin, end);   // of these rows; then a barrier, if a team divides the rows
-//   stem.Output({.begin = begin, .end = end, .to = d_model}, LinearMode::kAdd, x);
+//   stem.Output({.begin = begin, .end = end, .to = width}, LinearMode::kAdd, x);
 //   stem.Keep();                 // once, after every member of the team has called Output()
 #ifndef LINNET_RUNTIME_STEM_H_
 #define LINNET_RUNTIME_STEM_H_
@@ -19,7 +19,7 @@ struct StemWork {
   float* features;    // [rows, channels], of the block's rows; shared like Workspace::x
   float* in;          // [kStemRows, inputs of a convolution]
   float* out;         // [kStemRows, outputs of a convolution]
-  float* sum;         // [rows, d_model], shared; used if a team divides the columns, not the rows
+  float* sum;         // [rows, width], shared; used if a team divides the columns, not the rows
   std::byte* narrow;  // rounded inputs of the second convolution, in narrow models
 };
 
@@ -37,7 +37,7 @@ class Stem {
 
   // Computes the features of rows [begin, end).
   void Features(size_t begin, size_t end) const;
-  // Part of the output [rows of the block, d_model].
+  // Part of the output [rows of the block, embedding_width].
   struct Part {
     size_t begin, end;    // rows
     size_t from = 0, to;  // columns; `from` is a multiple of kernels::kPanel

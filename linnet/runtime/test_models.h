@@ -105,6 +105,26 @@ inline ModelSpec StemInColor() {
   return spec;
 }
 
+// Gray images by patches, with every other image option; longer than a block.
+inline ModelSpec PatchImages() {
+  ModelSpec spec = RaggedImages();
+  spec.image()->width = 15, spec.image()->height = 20, spec.input.max_length = 299;
+  spec.input.patch = {.tokens = 5, .width = 18, .d_ff = 21};
+  spec.input.value_embedding = 10, spec.input.positions = Positions::kGrid;
+  spec.input.pixel_above = spec.input.norm = spec.stack.norm_first = true;
+  spec.input.stem = {.channels = 6, .rows = 3, .columns = 5, .second_rows = 2, .second_columns = 3};
+  spec.stack.convolution = 4;
+  spec.head = {.kind = HeadKind::kCategorical, .classes = 256};
+  return spec;
+}
+
+// StemOfPixels() by patches as wide as an image; their network is wider than the layers.
+inline ModelSpec PatchesOfPixels() {
+  ModelSpec spec = StemOfPixels();
+  spec.input.patch = {.tokens = 11, .width = 30, .d_ff = 70};
+  return spec;
+}
+
 // Added positions; embedding and head share one matrix.
 inline ModelSpec TiedText() {
   ModelSpec spec = RaggedImages();
@@ -241,6 +261,14 @@ inline const TestModel& StemmedColor() {
 }
 inline const TestModel& StemmedPixels() {
   static const TestModel model(StemOfPixels());
+  return model;
+}
+inline const TestModel& Patched() {
+  static const TestModel model(PatchImages());
+  return model;
+}
+inline const TestModel& PatchedPixels() {
+  static const TestModel model(PatchesOfPixels());
   return model;
 }
 inline const TestModel& Text() {

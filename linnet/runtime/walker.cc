@@ -11,7 +11,7 @@
 #include "linnet/kernels/activation.h"
 #include "linnet/kernels/depthwise.h"
 #include "linnet/kernels/linear.h"
-#include "linnet/model/pixels.h"
+#include "linnet/runtime/embedder.h"
 
 namespace linnet {
 namespace {
@@ -31,22 +31,19 @@ class Walker {
         block_(block),
         work_(work),
         team_(team),
-        stem_(model, block, work.stem),
-        rows_(block.rows()) {
-    // The rows that this member embeds and normalizes.
-    begin_ = work.shared_x ? team.Begin(rows_) : 0;
-    end_ = work.shared_x ? team.End(rows_) : rows_;
-  }
+        rows_(block.rows()),
+        own_(work.Own(team, rows_)) {}
 
-  // Runs the layers; Input() is then the head's input.
+  // The rows that this member embeds and normalizes.
+  const Share& own() const { return own_; }
+
+  // Runs the layers over the embeddings in work.x. Input() is then the output. If the block needs
+  // none, that may lack the final norm.
   void Run() {
     const std::vector<PackedPart>& parts = stack_.parts;
-    Embed();
-    if (first()) {
-      Normalize(work_.x, nullptr, 1, parts[0].norm);
-      NarrowInputOf(parts[0]);
-      if (work_.shared_x) team_.Barrier();
-    }
+    if (first()) Normalize(work_.x, nullptr, 1, parts[0].norm);
+    NarrowInputOf(parts[0]);
+    if (work_.shared_x) team_.Barrier();
     float* states = block_.states;
     for (size_t i = 0; i < parts.size(); ++i) {
       const PackedPart& part = parts[i];
@@ -61,42 +58,15 @@ class Walker {
                       last ? nullptr : &parts[i + 1]);
     }
     // In norm_first stacks the norm after the last part already was the final norm.
-    if (!first() && stack_.final_norm.weight != nullptr && (block_.outputs || encodes())) {
+    if (!first() && stack_.final_norm.weight != nullptr &&
+        (block_.outputs || encodes() || model_.spec.patches())) {
       Normalize(work_.x, nullptr, 1, stack_.final_norm);
       if (work_.shared_x) team_.Barrier();
     }
-    // The parts' barriers ensure that every member has finished with the stem's old state.
-    if (stems() && team_.member == 0) stem_.Keep();
   }
 
-  // Writes the head's outputs; each member computes a range of them.
-  void Predict() {
-    const float* x = Input();
-    if (block_.offsets != nullptr) GatherLast();
-    const size_t panels = (model_.outputs + kernels::kPanel - 1) / kernels::kPanel;
-    const size_t from = team_.Begin(panels) * kernels::kPanel;
-    const size_t to = std::min(model_.outputs, team_.End(panels) * kernels::kPanel);
-    if (from >= to) return;
-    const Precision precision = model_.predictor_precision();
-    const PackedMatrix matrix = model_.predictor + Model::Packed::MatrixBytes(precision, d(), from);
-    if (block_.only_last || block_.length == 1) {
-      const size_t apart =
-          block_.offsets ? 1 : block_.length;  // rows between consecutive last positions
-      return From(precision, block_.sequences, d(), to - from, x + (apart - 1) * d(), apart * d(),
-                  matrix, LinearMode::kOverwrite, block_.outputs + from,
-                  block_.sequence_output_stride);
-    }
-    for (size_t i = 0; i < block_.sequences; ++i) {
-      From(precision, block_.length, d(), to - from, x + i * block_.length * d(), d(), matrix,
-           LinearMode::kOverwrite, block_.outputs + i * block_.sequence_output_stride + from,
-           model_.outputs);
-    }
-  }
-
-  // Waits, so that the next block's Embed() does not overwrite rows that others still read.
-  void End() {
-    if (work_.shared_x) team_.Barrier();
-  }
+  // The parts' input.
+  float* Input() const { return first() ? work_.normed : work_.x; }
 
   // Passes the encoder's rows to the cross attention of the decoder's layers.
   void Remember() {
@@ -118,114 +88,12 @@ class Walker {
   size_t d() const { return model_.d_model; }
   bool first() const { return model_.spec.stack.norm_first; }  // parts begin with their norm
   bool encodes() const { return &stack_ == &model_.encoder; }
-  bool stems() const { return !model_.stem.colors.empty(); }
-
-  // The token one image row above the next one, which follows position t of the block. (With
-  // whole_pixels, the token above the last pixel of the first row is kBeginPixel, which is also
-  // NothingAbove().)
-  int32_t Above(size_t sequence, size_t t) const {
-    const size_t row = static_cast<size_t>(model_.spec.RowTokens());
-    const size_t next = block_.Position(sequence) + block_.ahead + t + 1;
-    if (next < row) return NothingAbove(model_.spec);
-    const size_t at = next - row;
-    if (at < block_.Position(sequence)) {
-      return block_
-          .recent[block_.Place(sequence) * block_.recent_stride + at % model_.layout->reach];
-    }
-    const int32_t* token = block_.tokens + block_.Input(sequence) + t;
-    return token[1 - static_cast<ptrdiff_t>(row)];
-  }
-
-  void Embed() {
-    if (block_.frames != nullptr) {
-      Project();
-    } else {
-      size_t sequence = block_.offsets ? 0 : begin_ / block_.length;
-      for (size_t r = begin_; r < end_; ++r) {
-        while (r >= block_.Row(sequence + 1)) ++sequence;
-        EmbedToken(sequence, r - block_.Row(sequence), work_.x + r * d());
-      }
-    }
-    if (stems()) AddStem();
-    if (model_.embedding_norm.weight != nullptr) {
-      float* rows = work_.x + begin_ * d();
-      kernels::LayerNorm({end_ - begin_, d(), model_.spec.stack.norm_eps},
-                         {.x = rows, .x_stride = d()}, model_.embedding_norm, rows, d());
-    }
-    if (!first()) NarrowInputOf(stack_.parts[0]);
-    if (work_.shared_x) team_.Barrier();
-  }
-
-  // x = x + the stem's output. A team divides the rows, or if they are few, the columns.
-  void AddStem() {
-    stem_.Features(begin_, end_);
-    if (work_.shared_x || team_.size == 1) {
-      if (work_.shared_x) team_.Barrier();
-      return stem_.Output({.begin = begin_, .end = end_, .to = d()}, LinearMode::kAdd, work_.x);
-    }
-    const size_t panels = (d() + kernels::kPanel - 1) / kernels::kPanel;
-    const size_t from = team_.Begin(panels) * kernels::kPanel;
-    const size_t to = std::min(d(), team_.End(panels) * kernels::kPanel);
-    if (from < to) {
-      stem_.Output({.begin = 0, .end = rows_, .from = from, .to = to}, LinearMode::kOverwrite,
-                   work_.stem.sum);
-    }
-    team_.Barrier();
-    for (size_t i = 0; i < rows_ * d(); ++i) work_.x[i] += work_.stem.sum[i];
-  }
-
-  // x = [e, pe[position]] or e + pe[position], with e = value_embedding[token], plus
-  // above_embedding[the byte above the next byte] if the spec has pixel_above.
-  void EmbedToken(size_t sequence, size_t t, float* x) const {
-    std::fill_n(x, model_.value_embedding, 0.0f);
-    AddEmbedding(model_.values, block_.tokens[block_.Input(sequence) + t], x);
-    if (model_.spec.input.pixel_above) AddEmbedding(model_.above, Above(sequence, t), x);
-    Place(block_.Position(sequence) + block_.ahead + t, x);
-  }
-  void AddEmbedding(const AlignedBuffer<float>& table, int32_t token, float* x) const {
-    const auto add = [&](size_t row) {
-      const float* from = table.data() + row * model_.value_embedding;
-      for (size_t i = 0; i < model_.value_embedding; ++i) x[i] += from[i];
-    };
-    if (!model_.spec.input.whole_pixels) return add(static_cast<size_t>(token));
-    for (const size_t row : PixelRows(token)) add(row);
-  }
-
-  // Appends the position embedding to the value embedding, or adds it.
-  void Place(size_t position, float* x) const {
-    const size_t ve = model_.value_embedding, dims = model_.position_dims;
-    if (dims == 0) return;
-    const bool known = position < static_cast<size_t>(model_.spec.input.max_length);
-    if (!known) PositionRow(model_.spec, static_cast<int64_t>(position), work_.wide);
-    const float* row = known ? model_.positions.data() + position * dims : work_.wide;
-    if (ve == d()) {
-      for (size_t i = 0; i < dims; ++i) x[i] += row[i];
-    } else {
-      std::memcpy(x + ve, row, dims * sizeof(float));
-    }
-  }
-
-  // x = [W frame + b, pe[position]]
-  void Project() {
-    const auto in = static_cast<size_t>(model_.spec.speech()->Inputs());
-    for (size_t i = 0; i < block_.sequences; ++i) {
-      const size_t row = block_.Row(i);
-      const size_t begin = std::max(begin_, row), end = std::min(end_, block_.Row(i + 1));
-      if (begin >= end) continue;
-      From(model_.predictor_precision(), end - begin, in, model_.value_embedding,
-           block_.frames + (block_.Input(i) + begin - row) * in, in, model_.input_projection,
-           LinearMode::kOverwrite, work_.x + begin * d(), d());
-      for (size_t r = begin; r < end; ++r) {
-        Place(block_.Position(i) + block_.ahead + r - row, work_.x + r * d());
-      }
-    }
-  }
 
   // Rounds this member's rows of the layers' input for products with narrow matrices.
   void NarrowInput(const float* factor) {
     if (!model_.narrow()) return;
-    kernels::NarrowActivations(end_ - begin_, d(), Input() + begin_ * d(), d(), factor,
-                               kernels::RowsFrom(work_.narrow, begin_, d()));
+    kernels::NarrowActivations(own_.count(), d(), Input() + own_.begin * d(), d(), factor,
+                               kernels::RowsFrom(work_.narrow, own_.begin, d()));
   }
   // The same for the input of `part`, unless it is a convolution, which reads floats.
   void NarrowInputOf(const PackedPart& part) {
@@ -317,7 +185,7 @@ class Walker {
     if (!work_.shared_x && team_.member > 0) return;
     for (size_t i = 0; i < block_.sequences; ++i) {
       const size_t last = block_.Row(i + 1) - 1;
-      if (last < begin_ || last >= end_) continue;
+      if (last < own_.begin || last >= own_.end) continue;
       std::memcpy(state + block_.Place(i) * block_.state_stride, Input() + last * d(),
                   d() * sizeof(float));
     }
@@ -477,9 +345,6 @@ class Walker {
     }
   }
 
-  // The parts' input.
-  const float* Input() const { return first() ? work_.normed : work_.x; }
-
   // x = LN(y) with y = x + the sum of the groups' contributions. In norm_first layers x = y, and
   // LN(y) is the next part's input. state: the part's; null: none.
   void AddAndNormalize(const PackedPart& part, size_t index, float* state,
@@ -496,7 +361,7 @@ class Walker {
   // 1 / sqrt(mean(y^2) + eps) of this member's rows, where y are the outputs of all heads.
   void NormFactors(const PackedPart& part, const float* squares) {
     const float width = static_cast<float>(part.mixer->heads() * part.values);
-    for (size_t r = begin_; r < end_; ++r) {
+    for (size_t r = own_.begin; r < own_.end; ++r) {
       float sum = 0;
       for (size_t g = 0; g < part.groups.size(); ++g) sum += squares[g * work_.squares_stride + r];
       work_.factors[r] = 1 / std::sqrt(sum / width + part.mixer->norm_eps());
@@ -507,27 +372,19 @@ class Walker {
   // are `parts` matrices, one for each group. Null factors are 1, a null residual is 0.
   void Normalize(const float* from, float* residual, size_t parts,
                  const kernels::LayerNormParameters& parameters, const float* factors = nullptr) {
-    const size_t at = begin_ * d();
+    const size_t at = own_.begin * d();
     kernels::LayerNormInput input{.x = from + at,
                                   .x_stride = d(),
                                   .parts = parts,
                                   .part_stride = work_.group_stride,
-                                  .factors = factors != nullptr ? factors + begin_ : nullptr,
+                                  .factors = factors != nullptr ? factors + own_.begin : nullptr,
                                   .residual_stride = d()};
     if (residual != nullptr) {
       input.residual = residual + at;
       if (first()) input.sum = residual + at;
     }
-    kernels::LayerNorm({end_ - begin_, d(), model_.spec.stack.norm_eps}, input, parameters,
+    kernels::LayerNorm({own_.count(), d(), model_.spec.stack.norm_eps}, input, parameters,
                        (first() ? work_.normed : work_.x) + at, d());
-  }
-
-  // Gathers each sequence's last row into consecutive rows. Single thread only.
-  void GatherLast() {
-    float* x = first() ? work_.normed : work_.x;
-    for (size_t i = 0; i < block_.sequences; ++i) {
-      std::memmove(x + i * d(), x + (block_.Row(i + 1) - 1) * d(), d() * sizeof(float));
-    }
   }
 
   const Model::Packed& model_;
@@ -535,10 +392,71 @@ class Walker {
   const Block& block_;
   const Workspace& work_;
   const Team team_;  // a copy: callers may pass a temporary
-  const Stem stem_;
   const size_t rows_;
-  size_t begin_, end_;
+  const Share own_;
 };
+
+// Writes the head's outputs for its inputs x [rows, embedding_width]; each member computes a range
+// of them. May move rows of x.
+void Predict(const Model::Packed& model, const Block& block, const Workspace& work,
+             const Team& team, float* x) {
+  const size_t width = model.embedding_width;
+  for (size_t i = 0; block.offsets != nullptr && i < block.sequences; ++i) {  // on one thread only
+    std::memmove(x + i * width, x + (block.Row(i + 1) - 1) * width, width * sizeof(float));
+  }
+  const size_t panels = (model.outputs + kernels::kPanel - 1) / kernels::kPanel;
+  const size_t from = team.Begin(panels) * kernels::kPanel;
+  const size_t to = std::min(model.outputs, team.End(panels) * kernels::kPanel);
+  if (from >= to) return;
+  const Precision precision = model.predictor_precision();
+  const PackedMatrix matrix = model.predictor + Model::Packed::MatrixBytes(precision, width, from);
+  const auto multiply = [&](size_t rows, const float* in, size_t stride, float* out,
+                            size_t out_stride) {
+    Multiply(precision, rows, width, to - from, in, stride, matrix, LinearMode::kOverwrite,
+             out + from, out_stride, work.narrow_wide);
+  };
+  if (block.only_last || block.length == 1) {
+    // rows between consecutive last positions
+    const size_t apart = block.offsets != nullptr ? 1 : block.length;
+    return multiply(block.sequences, x + (apart - 1) * width, apart * width, block.outputs,
+                    block.sequence_output_stride);
+  }
+  for (size_t i = 0; i < block.sequences; ++i) {
+    multiply(block.length, x + i * block.length * width, width,
+             block.outputs + i * block.sequence_output_stride, model.outputs);
+  }
+}
+
+// RunBlock() for models with patches: the layers see only the rows that begin a patch.
+void RunPatches(const Model::Packed& model, const Block& block, const Workspace& work,
+                const Team& team) {
+  const auto wait = [&] {
+    if (work.shared_x) team.Barrier();
+  };
+  const Patches patches(model, block, work.patch);
+  const Share own = work.Own(team, block.rows());
+  Embedder embedder(model, block, work, team, work.patch.u);
+  embedder.Embed();
+  patches.Recall(own.begin, own.end);
+  wait();
+  const bool keeps = work.shared_x || team.member == 0;
+  if (team.member == 0) embedder.Keep();
+  if (patches.layers().sequences > 0) {
+    Walker walker(model, model.stack, patches.layers(), work, team);
+    const Share own_patches = walker.own();
+    patches.Join(own_patches.begin, own_patches.end, work.x);
+    walker.Run();  // its barriers ensure that every member has finished with the old states
+    patches.Split(own_patches.begin, own_patches.end, walker.Input(), keeps);
+    wait();
+  }
+  if (keeps) patches.Keep(own.begin, own.end);
+  if (block.outputs != nullptr) {
+    patches.Finish(own.begin, own.end);
+    wait();
+    Predict(model, block, work, team, work.patch.z);
+  }
+  wait();  // so that the next block does not overwrite rows that others still read
+}
 
 std::byte* TakeBytes(size_t bytes, Pieces& pieces) {
   return reinterpret_cast<std::byte*>(pieces.Take((bytes + sizeof(float) - 1) / sizeof(float)));
@@ -548,10 +466,27 @@ void TakeX(const Model::Packed& model, size_t rows, Pieces& pieces, Workspace& w
   work.x = pieces.Take(rows * model.d_model);
   work.normed = model.spec.stack.norm_first ? pieces.Take(rows * model.d_model) : nullptr;
   work.stem.features = pieces.Take(rows * model.stem.channels);
+  work.patch.u = pieces.Take(rows * model.patch.width);
+  work.patch.z = pieces.Take(rows * model.patch.width);
   if (!model.narrow()) return;
   const kernels::NarrowType type = Model::Packed::NarrowTypeOf(model.precision);
   std::byte* memory = TakeBytes(kernels::NarrowRowsSize(type, rows, model.d_model), pieces);
   if (memory != nullptr) work.narrow = kernels::TakeNarrowRows(type, rows, model.d_model, memory);
+}
+
+size_t* TakeSizes(size_t count, Pieces& pieces) {
+  return reinterpret_cast<size_t*>(TakeBytes(count * sizeof(size_t), pieces));
+}
+
+// A member's own memory for patches.
+void TakePatch(const Model::Packed& model, size_t rows, Pieces& pieces, PatchWork& work) {
+  work.joined = pieces.Take(kPatchRows * model.patch.floats());
+  work.hidden = pieces.Take(kTokenRows * model.patch.d_ff);
+  work.token = pieces.Take(kTokenRows * model.patch.width);
+  work.narrow = TakeBytes(PatchNarrowBytes(model), pieces);
+  work.sequences = TakeSizes(rows, pieces);
+  work.places = TakeSizes(rows, pieces);
+  work.offsets = TakeSizes(rows + 1, pieces);
 }
 
 // Working memory that suffices for every part.
@@ -583,13 +518,20 @@ void TakeSquares(const Needs& needs, size_t rows, Pieces& pieces, Workspace& wor
 
 void RunBlock(const Model::Packed& model, const Block& block, const Workspace& work,
               const Team& team) {
+  if (model.spec.patches()) return RunPatches(model, block, work, team);
+  Embedder embedder(model, block, work, team, work.x);
+  embedder.Embed();
   Walker walker(model, model.stack, block, work, team);
   walker.Run();
-  if (block.outputs != nullptr) walker.Predict();
-  walker.End();
+  // The parts' barriers ensure that every member has finished with the stem's old state.
+  if (team.member == 0) embedder.Keep();
+  if (block.outputs != nullptr) Predict(model, block, work, team, walker.Input());
+  // Waits, so that the next block's Embed() does not overwrite rows that others still read.
+  if (work.shared_x) team.Barrier();
 }
 
 void RunEncoder(const Model::Packed& model, const Block& block, const Workspace& work) {
+  Embedder(model, block, work, Team{}, work.x).Embed();
   Walker walker(model, model.encoder, block, work, Team{});
   walker.Run();
   walker.Remember();
@@ -607,7 +549,7 @@ void TakeShared(const Model::Packed& model, const BlockSize& size, Pieces& piece
   work.sums[1] = pieces.Take(most[1] * work.group_stride);
   work.carried = pieces.Take(size.rows * model.carried);
   const bool divides = !model.stem.colors.empty() && size.rows <= kRedundantRows;
-  work.stem.sum = pieces.Take(divides ? size.rows * model.d_model : 0);
+  work.stem.sum = pieces.Take(divides ? size.rows * model.embedding_width : 0);
   TakeSquares(Needs(model, size), size.rows, pieces, work);
 }
 
@@ -619,7 +561,8 @@ void TakeOwn(const Model::Packed& model, const BlockSize& size, bool alone, Piec
   if (model.narrow()) {
     // The predictor may have more inputs than the other matrices, and another type.
     size_t in =
-        std::max({model.widest, needs.values, size_t{model.spec.lstm() ? 2u : 1u} * model.d_model});
+        std::max({model.widest, needs.values, size_t{model.spec.lstm() ? 2u : 1u} * model.d_model,
+                  model.embedding_width});
     if (model.spec.ReadsFrames()) {
       in = std::max(in, static_cast<size_t>(model.spec.speech()->Inputs()));
     }
@@ -641,6 +584,7 @@ void TakeOwn(const Model::Packed& model, const BlockSize& size, bool alone, Piec
   work.stem.in = pieces.Take(StemInFloats(model.stem));
   work.stem.out = pieces.Take(StemOutFloats(model));
   work.stem.narrow = TakeBytes(StemNarrowBytes(model), pieces);
+  if (model.spec.patches()) TakePatch(model, rows, pieces, work.patch);
   work.shared_x = !alone && rows > kRedundantRows;
   if (!work.shared_x) TakeX(model, rows, pieces, work);
   if (alone) {

@@ -17,6 +17,7 @@
 #include "linnet/base/thread_pool.h"
 #include "linnet/kernels/narrow_linear.h"
 #include "linnet/runtime/packed_model.h"
+#include "linnet/runtime/patches.h"
 #include "linnet/runtime/stem.h"
 
 namespace linnet {
@@ -37,6 +38,12 @@ struct Team {
   // This member's share of `count` items is [Begin(count), End(count)).
   size_t Begin(size_t count) const { return count * member / size; }
   size_t End(size_t count) const { return count * (member + 1) / size; }
+};
+
+// The rows of a member.
+struct Share {
+  size_t begin, end;
+  size_t count() const { return end - begin; }
 };
 
 // A member's working memory. Between two barriers, a member writes only its own share of the memory
@@ -63,6 +70,12 @@ struct Workspace {
   float* mixed;            // for convolutions: [rows, d_model], then two [width + rows, d_model]
   float* lstm;             // LstmScratch()
   StemWork stem;
+  PatchWork patch;
+
+  // The rows that a member embeds and normalizes.
+  Share Own(const Team& team, size_t rows) const {
+    return shared_x ? Share{team.Begin(rows), team.End(rows)} : Share{0, rows};
+  }
 };
 
 // The largest block that the working memory holds.

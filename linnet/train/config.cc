@@ -112,6 +112,9 @@ void Validate(const TrainConfig& config) {
   in_range("query_dim", config.query_dim, 0, 4096);
   in_range("value_dim", config.value_dim, 0, 4096);
   in_range("stem", config.stem, 0, 4096);
+  in_range("patch", config.patch, 1, 1 << 16);
+  in_range("patch_width", config.patch_width, 0, 65536);
+  in_range("patch_d_ff", config.patch_d_ff, 0, 1 << 20);
   in_range("max_length", config.max_length, 1, 1 << 22);
   in_range("min_length", config.min_length, 1, 1 << 22);
   in_range("symbols", config.symbols, 1, 1 << 19);
@@ -293,8 +296,9 @@ std::vector<MixerSpec> MixersOf(const TrainConfig& config, const MixerSpec& opti
   return mixers;
 }
 
-// Sets the kind of positions and the width of the value embedding: d_model if --positions is none,
-// otherwise half of d_model, rounded so that an even number of dimensions remains for positions.
+// Sets the kind of positions and the width of the value embedding: the width of all embeddings if
+// --positions is none, otherwise half of it, rounded so that an even number of dimensions remains
+// for positions.
 void SetPositions(const TrainConfig& config, InputSpec& input) {
   const bool none = config.positions == "none", grid = config.positions == "grid";
   if (!none && !grid && config.positions != "sequence") {
@@ -302,8 +306,10 @@ void SetPositions(const TrainConfig& config, InputSpec& input) {
                      "; choose sequence, grid or none");
   }
   input.positions = grid ? Positions::kGrid : Positions::kSequence;
-  input.value_embedding = none ? config.d_model : config.d_model / 2;
-  if ((config.d_model - input.value_embedding) % 2 == 1) ++input.value_embedding;
+  const int width =
+      config.patch > 1 && config.patch_width > 0 ? config.patch_width : config.d_model;
+  input.value_embedding = none ? width : width / 2;
+  if ((width - input.value_embedding) % 2 == 1) ++input.value_embedding;
 }
 
 // Expands the pattern to one mixer per layer. Sets value_rank to 0 in the first layer that would

@@ -61,6 +61,9 @@ struct TrainConfig {
   bool whole_pixels = false;
   bool flips = false;
   int stem = 0;
+  int patch = 1;
+  int patch_width = 0;
+  int patch_d_ff = 0;
 
   std::string data;
   std::string dataset;
@@ -235,6 +238,15 @@ void VisitImageFields(Config& c, const Visit& visit) {
         "channels of two masked convolutions over the bytes above and to the left of the predicted "
         "one; 0: none",
         c.stem);
+  visit("patch", "images",
+        "bytes (or pixels) that the layers read at a time; a small network predicts each of them. "
+        "Must divide their number in an image row; 1: no patches",
+        c.patch);
+  visit("patch_width", "images",
+        "with --patch: width of the embeddings and of the small network; 0: --d-model",
+        c.patch_width);
+  visit("patch_d_ff", "images",
+        "with --patch: hidden units of the small network; 0: twice --patch-width", c.patch_d_ff);
   visit("data", "images", "folder that holds the data set; required", c.data);
   visit("dataset", "images",
         "name of the data set, mnist or cifar10; empty: detected from its files", c.dataset);

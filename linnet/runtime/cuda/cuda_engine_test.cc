@@ -254,6 +254,8 @@ TEST_F(CudaEngineTest, RefusesUnsupportedModels) {
   refuses(TestModel(spec).checkpoint(), {.batch = 1}, "gated");
   spec = RaggedImages(), spec.input.stem.channels = 4;
   refuses(TestModel(spec).checkpoint(), {.batch = 1}, "it has a stem");
+  spec = RaggedImages(), spec.input.patch = {.tokens = 5, .width = 18, .d_ff = 4};
+  refuses(TestModel(spec).checkpoint(), {.batch = 1}, "it reads patches");
   spec = RaggedImages(), spec.head.bias = false;
   refuses(TestModel(spec).checkpoint(), {.batch = 1}, "no bias");
   const std::string lacks = Lacks();

@@ -74,6 +74,7 @@ void CudaWeights<T>::CheckRuns(const Model& model) {
   require(model.steps() && !spec.encoder_decoder() && !spec.lstm(), "it does not run as an RNN");
   require(spec.stack.convolution == 0, "its layers have convolutions");
   require(spec.input.stem.channels == 0, "it has a stem");
+  require(!spec.patches(), "it reads patches");
   require(!spec.input.whole_pixels, "it reads whole pixels");
   require(spec.stack.norm == NormKind::kLayer, "it has RMS norms");
   require(spec.stack.feed_forward == FeedForwardKind::kMlp, "its feed-forward blocks are ",
