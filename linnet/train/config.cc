@@ -114,7 +114,7 @@ void Validate(const TrainConfig& config) {
   in_range("stem", config.stem, 0, 4096);
   in_range("patch", config.patch, 1, 1 << 16);
   in_range("patch_width", config.patch_width, 0, 65536);
-  in_range("patch_d_ff", config.patch_d_ff, 0, 1 << 20);
+  in_range("patch_d_ff", config.patch_d_ff, 0, 1 << 16);
   in_range("max_length", config.max_length, 1, 1 << 22);
   in_range("min_length", config.min_length, 1, 1 << 22);
   in_range("symbols", config.symbols, 1, 1 << 19);
@@ -306,8 +306,7 @@ void SetPositions(const TrainConfig& config, InputSpec& input) {
                      "; choose sequence, grid or none");
   }
   input.positions = grid ? Positions::kGrid : Positions::kSequence;
-  const int width =
-      config.patch > 1 && config.patch_width > 0 ? config.patch_width : config.d_model;
+  const int width = EmbeddingWidth(config);
   input.value_embedding = none ? width : width / 2;
   if ((width - input.value_embedding) % 2 == 1) ++input.value_embedding;
 }

@@ -448,6 +448,10 @@ double LearningRate(const TrainConfig& config, int64_t step, int64_t steps);
 // A spec with the network's fields (sizes, mixers, activation) and with derived sizes filled in.
 // The task sets its own fields. Throws InputError, naming the flag, on an unknown name.
 ModelSpec BaseSpec(const TrainConfig& config);
+// ModelSpec::EmbeddingWidth() of the config's model.
+inline int EmbeddingWidth(const TrainConfig& config) {
+  return config.patch > 1 && config.patch_width > 0 ? config.patch_width : config.d_model;
+}
 
 // Resets to its default each mixer option that no layer of --attention has. BaseSpec() throws
 // InputError if such an option has another value.

@@ -70,7 +70,7 @@ class ImagesTask : public Task {
     spec.input.pixel_above = config_.pixel_above;
     spec.input.stem.channels = config_.stem;
     if (config_.patch > 1) {
-      const int width = config_.patch_width > 0 ? config_.patch_width : config_.d_model;
+      const int width = EmbeddingWidth(config_);
       spec.input.patch = {.tokens = config_.patch,
                           .width = width,
                           .d_ff = config_.patch_d_ff > 0 ? config_.patch_d_ff : 2 * width};
