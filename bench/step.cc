@@ -276,8 +276,8 @@ void AddStep(CLI::App& bench) {
       bench, "step", "Time one recurrent step of a batch of sequences",
       R"(The time is that of a step divided by the batch size. The limit is the larger of two times:
 reading the weights once for the whole batch, and multiplying with them once per sequence. With
-softmax attention, reading the cached keys and values is added. With patches, whose steps differ, the
-limit is the mean over the steps of a patch.)",
+softmax attention, reading the cached keys and values is added. With patches, whose steps differ,
+the limit is the mean over the steps of a patch.)",
       "  linnet bench step\n"
       "  linnet bench step --language gated-delta-net,rwkv7 --precision bf16\n"
       "  linnet bench step models/digits.safetensors --threads 1 --json\n"

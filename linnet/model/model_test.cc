@@ -185,7 +185,7 @@ TEST(ModelSpec, RefusesInvalidPatches) {
            "width is 715827883"},
           {R"("patch": 28, "patch_width": 200, "patch_d_ff": 9, "height": 1, "max_length": 27)",
            "the layers would never run on an image of 28 x 1"},
-          {R"("patch": 2, "patch_width": 200, "patch_d_ff": 9, "task": "copy", "head": "categorical", "classes": 256)",
+          {R"("patch": 2, "patch_width": 200, "task": "copy", "head": "categorical", "classes": 256)",
            "patches are for transformers of images; set patch to 1"}}) {
     const std::string message = SpecError(StrCat("{", fields, "}"));
     EXPECT_TRUE(message.starts_with("here: ")) << fields << " -> " << message;

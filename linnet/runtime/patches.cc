@@ -29,8 +29,7 @@ Patches::Patches(const Model::Packed& model, const Block& block, const PatchWork
   bool equal = true;
   for (size_t i = 0; i < block.sequences; ++i) {
     const size_t position = block.Position(i) + block.ahead;
-    const size_t count =
-        PatchesBefore(model.spec, position + block.Length(i)) - PatchesBefore(model.spec, position);
+    const size_t count = counts.Before(position + block.Length(i)) - counts.Before(position);
     if (count == 0) continue;
     equal = equal && (sequences == 0 || count == length);
     length = count;
