@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Tests the benchmarks of training: linnet bench train, memory and attention.
+"""Tests the benchmarks of training: linnet bench train, stem, memory and attention.
 
     tests/bench_torch_test.py BIN_DIR [unittest arguments]
 """
@@ -31,6 +31,14 @@ class BenchTorch(unittest.TestCase):
         for field in ("value", "limit", "ratio", "tokens_per_second", "share_of_gemm_rate", "forward_ms",
                       "backward_ms", "optimizer_share", "attention_ms", "feed_forward_ms"):
             self.assertGreater(records[0][field], 0, field)
+
+    def test_bench_stem(self):
+        records = self.bench("stem", "--batch", "1", "--channels", "5", "--d-model", "8", "--seconds", "0")
+        self.assertEqual([r["name"] for r in records], ["stem", "stem"])
+        for record in records:
+            self.assertTrue(record["checked"])
+            for field in ("value", "limit", "ratio", "conv2d_ms", "gflops", "peak_gflops"):
+                self.assertGreater(record[field], 0, field)
 
     def test_memory_is_linear_in_the_length(self):
         records = self.bench("memory", "--max-n", "4096")

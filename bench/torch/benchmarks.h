@@ -12,6 +12,7 @@ void AddFeatures(CLI::App& app);
 void AddMemory(CLI::App& app);
 void AddScanTorch(CLI::App& app);
 void AddSpeech(CLI::App& app);
+void AddStem(CLI::App& app);
 void AddTrain(CLI::App& app);
 
 }  // namespace linnet::bench

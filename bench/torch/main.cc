@@ -16,5 +16,6 @@ int main(int argc, char** argv) {
   AddFeatures(app);
   AddAttention(app);
   AddSpeech(app);
+  AddStem(app);
   return linnet::cli::RunProgram(app, argc, argv);
 }

@@ -36,6 +36,7 @@ void AddBench(CLI::App& app) {
   add(kBenchTorchProgram, "attention",
       "Measure time and memory of attention against the length (the paper's figure 1)");
   add(kBenchTorchProgram, "speech", "Time training on speech against the length of utterances");
+  add(kBenchTorchProgram, "stem", "Time the causal stem of images in training");
 }
 
 }  // namespace linnet::cli

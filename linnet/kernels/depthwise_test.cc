@@ -14,8 +14,6 @@ namespace {
 
 LINNET_SUITE_ON_EACH_ISA(DepthwiseTest);
 
-std::vector<double> Wide(const std::vector<float>& x) { return {x.begin(), x.end()}; }
-
 const std::vector<DepthwiseShape>& Shapes() {
   static const std::vector<DepthwiseShape> shapes = {
       {1, 1, 1, 1, 0},    {1, 1, 5, 7, 3},  {2, 3, 17, 7, 3},   {3, 9, 33, 5, 4},

@@ -16,8 +16,6 @@ namespace {
 
 LINNET_SUITE_ON_EACH_ISA(HeadNormTest);
 
-Doubles Wide(const Floats& x) { return {x.begin(), x.end()}; }
-
 double Dot(const Doubles& a, const Doubles& b) {
   double sum = 0;
   for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];

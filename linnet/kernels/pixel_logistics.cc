@@ -1,11 +1,30 @@
 #include "linnet/kernels/pixel_logistics.h"
 
 #include <algorithm>
+#include <cassert>
 #include <cmath>
 
-// In double precision and not vectorized: a position of an image has one pixel, whose arithmetic is
-// small beside that of the network.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "linnet/kernels/pixel_logistics.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+
+#include "linnet/kernels/pixel_logistics-inl.h"
+
+#if HWY_ONCE
 namespace linnet::kernels {
+
+HWY_EXPORT(PixelRows);
+
+void PixelLogistics(size_t rows, size_t mixtures, const float* outputs, const uint8_t* rgb,
+                    const MixtureOfLogisticsResult& result, ParallelFor parallel_for) {
+  assert(mixtures >= 1 && mixtures <= kMaxMixtures && result.nats != nullptr);
+  parallel_for(rows, [&](size_t begin, size_t end) {
+    HWY_DYNAMIC_DISPATCH(PixelRows)(begin, end, mixtures, outputs, rgb, result);
+  });
+}
+
+// The rest is in double precision and not vectorized: a position of an image has one pixel, whose
+// arithmetic is small beside that of the network.
 namespace {
 
 double Value(uint8_t byte) { return byte / 127.5 - 1; }
@@ -77,3 +96,4 @@ void SamplePixel(size_t mixtures, const float* outputs, const std::array<float, 
 }
 
 }  // namespace linnet::kernels
+#endif  // HWY_ONCE

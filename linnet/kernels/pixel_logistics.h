@@ -1,7 +1,8 @@
 // Mixture of K logistics over the three colors of a pixel, as in PixelCNN++ (Salimans et al.,
-// 2017): negative log-likelihood and sampler. The mean of green depends on red, that of blue on
-// both.
+// 2017): negative log-likelihood, gradient and sampler. The mean of green depends on red, that of
+// blue on both.
 //
+//   PixelLogistics(pixels, /*mixtures=*/10, outputs, rgb, {.nats = nats.data()}, SerialFor);
 //   float nats[3];
 //   PixelNats(/*mixtures=*/10, outputs, rgb, nats);                     // of each color
 //   SamplePixel(10, outputs, {rng.Uniform(), ...}, {}, rgb);
@@ -20,12 +21,19 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "linnet/base/parallel.h"
 #include "linnet/kernels/mixture_of_logistics.h"
 
 namespace linnet::kernels {
 
-// nats [3]: -ln P(r), -ln P(g | r), -ln P(b | r, g). Their sum is -ln P(r, g, b).
-// 1 <= mixtures <= kMaxMixtures.
+// result.nats [rows]: -ln P(r, g, b); result.grad [rows, 10 mixtures], as for MixtureOfLogistics().
+// outputs [rows, 10 mixtures] and rgb [rows, 3] are dense; 1 <= mixtures <= kMaxMixtures. In fp32;
+// a row's result does not depend on the other rows.
+void PixelLogistics(size_t rows, size_t mixtures, const float* outputs, const uint8_t* rgb,
+                    const MixtureOfLogisticsResult& result, ParallelFor parallel_for);
+
+// For one pixel, in double precision. nats [3]: -ln P(r), -ln P(g | r), -ln P(b | r, g). Their sum
+// is -ln P(r, g, b). 1 <= mixtures <= kMaxMixtures.
 void PixelNats(size_t mixtures, const float* outputs, const uint8_t* rgb, float* nats);
 
 // The pixel selected by four independent uniform numbers in (0, 1): the first chooses the

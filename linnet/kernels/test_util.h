@@ -25,6 +25,8 @@ inline Floats Random(size_t n, uint64_t stream, float deviation = 1, float mean 
   return x;
 }
 
+inline Doubles Wide(const Floats& x) { return {x.begin(), x.end()}; }
+
 // A name that GoogleTest accepts: "AVX512" for "AVX-512".
 inline std::string TestName(std::string name) {
   std::erase(name, '-');

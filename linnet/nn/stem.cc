@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "linnet/nn/register_at.h"
+#include "linnet/ops/masked_convolution.h"
 
 namespace linnet::nn {
 namespace {
@@ -47,29 +48,6 @@ StemImpl::StemImpl(const ModelSpec& spec)
   }
 }
 
-Tensor StemImpl::Kernel(const StemWindow& window, const Weights& weights, int64_t in) {
-  const int64_t size = in * window.rows * window.columns;
-  std::vector<Tensor> kernels;
-  for (const torch::nn::Linear& linear : weights) {
-    // Inputs are in raster order, so the masked inputs, whose weights are zeros, come last.
-    const Tensor padded =
-        torch::constant_pad_nd(linear->weight, {0, size - linear->weight.size(1)});
-    kernels.push_back(padded.view({-1, window.rows, window.columns, in}));
-  }
-  return torch::cat(kernels).permute({0, 3, 1, 2});
-}
-
-Tensor StemImpl::Convolve(const Tensor& image, const StemWindow& window, const Weights& weights,
-                          int64_t groups) {
-  std::vector<Tensor> biases;
-  for (const torch::nn::Linear& linear : weights) biases.push_back(linear->bias);
-  const int64_t side = window.columns / 2;
-  return torch::conv2d(torch::constant_pad_nd(image, {side, side, window.rows - 1, 0}),
-                       Kernel(window, weights, image.size(1) / groups), torch::cat(biases),
-                       /*stride=*/{1, 1}, /*padding=*/torch::IntArrayRef{0, 0},
-                       /*dilation=*/{1, 1}, groups);
-}
-
 Tensor StemImpl::Values(const Tensor& tokens) const {
   const auto scaled = [&](const Tensor& byte) {
     return byte.to(features_[0]->weight.scalar_type()) / 128 - 1;
@@ -88,14 +66,20 @@ Tensor StemImpl::forward(const Tensor& tokens) {
   const int64_t rows = (length - first_ + row_bytes) / row_bytes;  // up to the last one's successor
   const Tensor bytes = Values(tokens).narrow(1, first_, given);
   const Tensor image = torch::constant_pad_nd(bytes, {0, 0, 0, rows * row_bytes - given})
-                           .view({-1, rows, bytes_.width, bytes_.colors * values_})
-                           .permute({0, 3, 1, 2});
-  const Tensor features = torch::gelu(Convolve(image, bytes_, features_, /*groups=*/1));
-  // Position t computes the features of byte t + 1 - first_. Those of byte 0, if there is no such
-  // position, are zeros.
-  if (first_ == 0) features.narrow(1, 0, channels_).select(2, 0).select(2, 0).zero_();
-  return Convolve(features, second_, output_, /*groups=*/bytes_.colors)
-      .permute({0, 2, 3, 1})
+                           .view({-1, rows, bytes_.width, bytes_.colors * values_});
+  std::vector<Tensor> outputs;
+  for (int k = 0; k < bytes_.colors; ++k) {
+    const Tensor features =
+        ops::MaskedConvolution(image, features_[k]->weight, features_[k]->bias,
+                               {.rows = bytes_.rows, .columns = bytes_.columns});
+    // Position t computes the features of byte t + 1 - first_. Those of byte 0, if there is no such
+    // position, are zeros.
+    if (first_ == 0 && k == 0) features.select(1, 0).select(1, 0).zero_();
+    outputs.push_back(
+        ops::MaskedConvolution(features, output_[k]->weight, output_[k]->bias,
+                               {.rows = second_.rows, .columns = second_.columns, .gelu = true}));
+  }
+  return torch::stack(outputs, 3)
       .reshape({tokens.size(0), rows * row_bytes, -1})
       .narrow(1, 1 - first_, length);
 }

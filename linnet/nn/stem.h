@@ -42,12 +42,6 @@ class StemImpl : public torch::nn::Module {
  private:
   using Weights = std::vector<torch::nn::Linear>;  // one for each color
 
-  // The kernel of a 2-D convolution, [colors * outputs, in, rows, columns]; zero where masked.
-  static torch::Tensor Kernel(const StemWindow& window, const Weights& weights, int64_t in);
-  // The convolution of an image [N, in, rows, columns], with zeros around it.
-  static torch::Tensor Convolve(const torch::Tensor& image, const StemWindow& window,
-                                const Weights& weights, int64_t groups);
-
   // The numbers that tokens [N, L] are for the first convolution: [N, L, StemValues()].
   torch::Tensor Values(const torch::Tensor& tokens) const;
 

@@ -13,6 +13,7 @@
 #include "linnet/ops/layer_rows.h"
 #include "linnet/ops/linear_attention.h"
 #include "linnet/ops/lsh_attention.h"
+#include "linnet/ops/masked_convolution.h"
 #include "linnet/ops/scan.h"
 #include "linnet/ops/softmax_attention.h"
 
@@ -95,8 +96,14 @@ torch::Tensor FusedCtc(const torch::Tensor& log_probs, const torch::Tensor& targ
                        const torch::Tensor& input_lengths, const torch::Tensor& target_lengths,
                        int64_t blank);
 
+// See masked_convolution.h.
+torch::Tensor FusedMaskedConvolution(const torch::Tensor& x, const torch::Tensor& weight,
+                                     const torch::Tensor& bias,
+                                     const MaskedConvolutionOptions& options);
+
 // See mixture_of_logistics.h.
 torch::Tensor FusedMixtureOfLogistics(const torch::Tensor& logits, const torch::Tensor& bytes);
+torch::Tensor FusedPixelLogistics(const torch::Tensor& logits, const torch::Tensor& bytes);
 
 // Whether the fused form (adam.h) takes a parameter and its gradient. The two functions below skip
 // the parameters for which this is false.

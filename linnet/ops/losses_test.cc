@@ -108,7 +108,7 @@ TEST(MixtureOfLogistics, FusedEqualsPlain) {
       {Random({3, 6})});
 }
 
-TEST(PixelLogistics, ValueAndGradient) {
+TEST(PixelLogistics, FusedEqualsPlain) {
   torch::manual_seed(9);
   const int64_t mixtures = 4, pixels = 12;
   Tensor bytes = torch::randint(256, {pixels, 3}, torch::kInt64);
@@ -123,6 +123,11 @@ TEST(PixelLogistics, ValueAndGradient) {
     kernels::PixelNats(mixtures, floats[i].data_ptr<float>(), rgb, want);
     EXPECT_NEAR(nats[i].item<double>(), want[0] + want[1] + want[2], 1e-4);
   }
+  ExpectFusedEqualsPlain(
+      [&](const Tensors& t) {
+        return Tensors{PixelLogisticsNats(t[0], bytes.view({3, 4, 3}))};
+      },
+      {logits.view({3, 4, 40})}, 1e-5);
   ExpectGradientsMatchDifferences(
       [&](const Tensors& t) { return Tensors{PixelLogisticsNats(t[0], bytes.narrow(0, 0, 3))}; },
       {Random({3, 20})});

@@ -36,6 +36,21 @@ Tensor Plain(const Tensor& logits, const Tensor& bytes) {
   return -torch::logsumexp(log_mass + torch::log_softmax(parts[0], -1), -1);
 }
 
+Tensor PlainPixels(const Tensor& logits, const Tensor& bytes) {
+  const int64_t mixtures = logits.size(-1) / 10;
+  const auto block = [&](int64_t i) { return logits.narrow(-1, i * mixtures, mixtures); };
+  const auto byte = [&](int64_t color) { return bytes.narrow(-1, color, 1); };
+  const Tensor red = Value(byte(0), logits.scalar_type());
+  const Tensor green = Value(byte(1), logits.scalar_type());
+  const Tensor means[] = {block(1), block(2) + torch::tanh(block(7)) * red,
+                          block(3) + torch::tanh(block(8)) * red + torch::tanh(block(9)) * green};
+  Tensor log_mass = torch::log_softmax(block(0), -1);
+  for (int64_t color = 0; color < 3; ++color) {
+    log_mass = log_mass + LogMass(byte(color), means[color], block(4 + color));
+  }
+  return -torch::logsumexp(log_mass, -1);
+}
+
 }  // namespace
 
 Tensor MixtureOfLogisticsNats(const Tensor& logits, const Tensor& bytes) {
@@ -70,17 +85,10 @@ Tensor PixelLogisticsNats(const Tensor& logits, const Tensor& bytes) {
   if (bytes.scalar_type() != torch::kInt64) {
     throw InputError("mixture of logistics of pixels needs int64 bytes; got ", bytes.scalar_type());
   }
-  const auto block = [&](int64_t i) { return logits.narrow(-1, i * mixtures, mixtures); };
-  const auto byte = [&](int64_t color) { return bytes.narrow(-1, color, 1); };
-  const Tensor red = Value(byte(0), logits.scalar_type());
-  const Tensor green = Value(byte(1), logits.scalar_type());
-  const Tensor means[] = {block(1), block(2) + torch::tanh(block(7)) * red,
-                          block(3) + torch::tanh(block(8)) * red + torch::tanh(block(9)) * green};
-  Tensor log_mass = torch::log_softmax(block(0), -1);
-  for (int64_t color = 0; color < 3; ++color) {
-    log_mass = log_mass + LogMass(byte(color), means[color], block(4 + color));
+  if constexpr (kHasFused) {
+    if (Fused(logits)) return FusedPixelLogistics(logits, bytes);
   }
-  return -torch::logsumexp(log_mass, -1);
+  return PlainPixels(logits, bytes);
 }
 
 }  // namespace linnet::ops

@@ -1,5 +1,6 @@
 // The mixture-of-logistics loss as one differentiable libtorch operation over
-// kernels/mixture_of_logistics.h, which computes value and gradient in one pass.
+// kernels/mixture_of_logistics.h and pixel_logistics.h, which compute value and gradient in one
+// pass.
 //
 //   torch::Tensor nats = ops::MixtureOfLogisticsNats(logits, bytes);    // [N, L]
 #ifndef LINNET_OPS_MIXTURE_OF_LOGISTICS_H_
@@ -15,8 +16,7 @@ namespace linnet::ops {
 torch::Tensor MixtureOfLogisticsNats(const torch::Tensor& logits, const torch::Tensor& bytes);
 
 // -log p(pixel) in nats: logits [..., 10 K] as in kernels/pixel_logistics.h, int64 bytes [..., 3]
-// (red, green, blue) -> [...]. Consists of libtorch's operations. Throws InputError on other shapes
-// and types.
+// (red, green, blue) -> [...]. Forms and errors as above.
 torch::Tensor PixelLogisticsNats(const torch::Tensor& logits, const torch::Tensor& bytes);
 
 }  // namespace linnet::ops

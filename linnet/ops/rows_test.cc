@@ -1,4 +1,5 @@
-// Depthwise convolution, norms of heads, LSTM and dropout: compares fused forms with plain forms.
+// Depthwise and masked convolution, norms of heads, LSTM and dropout: compares fused forms with
+// plain forms.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
@@ -14,6 +15,7 @@
 #include "linnet/ops/dropout.h"
 #include "linnet/ops/head_norm.h"
 #include "linnet/ops/lstm.h"
+#include "linnet/ops/masked_convolution.h"
 #include "linnet/ops/plain.h"
 #include "linnet/ops/test_util.h"
 
@@ -47,6 +49,46 @@ TEST(DepthwiseConvolution, FusedEqualsPlain) {
       }
     }
   }
+}
+
+TEST(MaskedConvolution, FusedEqualsPlain) {
+  torch::manual_seed(2);
+  const auto check = [](at::IntArrayRef image, int64_t out, int64_t inputs,
+                        const MaskedConvolutionOptions& options, bool small) {
+    const Operation operation = [&](const Tensors& x) -> Tensors {
+      return {MaskedConvolution(x[0], x[1], x[2], options)};
+    };
+    Check(operation, {torch::randn(image), Weight(out, inputs), torch::randn({out})}, small);
+  };
+  check({2, 5, 4, 3}, 4, 15 + 9, {.rows = 2, .columns = 5}, true);
+  check({2, 5, 4, 3}, 4, 15 + 9, {.rows = 2, .columns = 5, .gelu = true}, true);
+  check({1, 9, 7, 16}, 33, 2 * 48 + 16, {.rows = 3, .columns = 3, .gelu = true}, false);
+  check({2, 3, 2, 4}, 5, 6 * 9 * 4 + 20, {.rows = 7, .columns = 9}, false);
+  check({1, 4, 5, 2}, 3, 2 * 2, {.rows = 3, .columns = 1}, true);
+}
+
+// The input of a first convolution has no gradient, and the window may end within a pixel.
+TEST(MaskedConvolution, InputsWithoutGradient) {
+  torch::manual_seed(3);
+  const Tensor image = torch::randn({2, 5, 4, 3});
+  const Operation operation = [&](const Tensors& x) -> Tensors {
+    return {MaskedConvolution(image.to(x[0].dtype()), x[0], x[1], {.rows = 2, .columns = 3})};
+  };
+  ExpectFusedEqualsPlain(operation, {Weight(7, 9 + 5), torch::randn({7})}, 1e-5);
+}
+
+TEST(MaskedConvolution, RefusesOtherShapes) {
+  const Tensor x = torch::zeros({1, 4, 5, 2}), bias = torch::zeros({3});
+  const auto refuses = [&](int64_t inputs, const MaskedConvolutionOptions& options) {
+    EXPECT_THROW(MaskedConvolution(x, torch::zeros({3, inputs}), bias, options), Error);
+  };
+  refuses(11, {.rows = 3, .columns = 3});  // less than the rows above
+  refuses(17, {.rows = 3, .columns = 3});  // beyond the pixel
+  refuses(12, {.rows = 3, .columns = 2});
+  refuses(0, {.rows = 0, .columns = 3});
+  EXPECT_THROW(MaskedConvolution(x[0], torch::zeros({3, 12}), bias, {.rows = 3, .columns = 3}),
+               Error);
+  EXPECT_THROW(MaskedConvolution(x, torch::zeros({4, 12}), bias, {.rows = 3, .columns = 3}), Error);
 }
 
 TEST(HeadNorm, FusedEqualsPlain) {
