@@ -80,10 +80,12 @@ class Products {
  public:
   Products(const ModelSpec& spec, int64_t rows, kernels::MatType type) : spec_(spec), type_(type) {
     const int64_t widest = std::max(spec.stack.d_ff, spec.stack.d_model);
+    const auto stride =
+        static_cast<int64_t>(kernels::MatMulStride(static_cast<size_t>(widest), type));
     const torch::Dtype dtype = type == kernels::MatType::kF32 ? torch::kFloat32 : torch::kBFloat16;
     rows_ = static_cast<size_t>(rows);
-    x_ = torch::rand({rows, widest}).to(dtype);
-    y_ = torch::rand({rows, widest}).to(dtype);
+    x_ = torch::rand({rows, stride}).to(dtype);
+    y_ = torch::rand({rows, stride}).to(dtype);
     weight_ = torch::rand({widest, widest}).to(dtype);
     out_ = torch::empty({std::max(rows, widest), widest});
   }
@@ -105,14 +107,19 @@ class Products {
 
  private:
   void One(size_t in, size_t out) {
-    const auto multiply = [&](size_t m, size_t n, size_t k, const Tensor& a, bool a_t,
-                              const Tensor& b, bool b_t) {
-      kernels::MatMul({m, n, k}, {a.data_ptr(), type_, a_t}, {b.data_ptr(), type_, b_t}, nullptr,
-                      {out_.data_ptr(), kernels::MatType::kF32});
+    const auto dense = [&](const Tensor& x, bool transposed) -> kernels::MatOperand {
+      return {x.data_ptr(), type_, transposed};
     };
-    multiply(rows_, out, in, x_, false, weight_, true);   // y = x W^T
-    multiply(rows_, in, out, y_, false, weight_, false);  // grad x = grad y W
-    multiply(out, in, rows_, y_, true, x_, false);        // grad W = grad y^T x
+    const auto apart = [&](const Tensor& x, bool transposed, size_t n) -> kernels::MatOperand {
+      return {x.data_ptr(), type_, transposed, kernels::MatMulStride(n, type_)};
+    };
+    const auto multiply = [&](size_t m, size_t n, size_t k, const kernels::MatOperand& a,
+                              const kernels::MatOperand& b) {
+      kernels::MatMul({m, n, k}, a, b, nullptr, {out_.data_ptr(), kernels::MatType::kF32});
+    };
+    multiply(rows_, out, in, dense(x_, false), dense(weight_, true));      // y = x W^T
+    multiply(rows_, in, out, dense(y_, false), dense(weight_, false));     // grad x = grad y W
+    multiply(out, in, rows_, apart(y_, true, out), apart(x_, false, in));  // grad W = grad y^T x
   }
 
   ModelSpec spec_;

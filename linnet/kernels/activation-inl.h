@@ -103,11 +103,11 @@ void GatedSiluBody(size_t rows, size_t width, const float* x, float* out) {
 template <class T, class Function>
 HWY_INLINE void MapBackward(size_t rows, size_t columns, const ActivationBackwardArgs<T>& args,
                             Function function) {
+  const size_t stride = args.stride != 0 ? args.stride : columns;
   for (size_t r = 0; r < rows; ++r) {
-    const size_t row = r * columns;
     ForVectors(columns, [&](size_t c, size_t used) HWY_ATTR {
-      const size_t i = row + c;
-      const Dual dual = function(LoadN(args.x + i, used));
+      const size_t i = r * stride + c;
+      const Dual dual = function(LoadN(args.x + r * columns + c, used));
       const Vec grad = hn::Mul(LoadN(args.grad_out + i, used), dual.slope);
       StoreN(dual.value, args.out + i, used);
       StoreN(grad, args.grad + i, used);

@@ -30,7 +30,7 @@ void GatedSilu(size_t rows, size_t width, const float* x, float* out);
 void SquaredRelu(size_t n, float* x);
 
 // Arguments of ActivateBackward(), the backward pass of act(x). All arrays except column_sums are
-// [rows, columns].
+// [rows, columns]; x is dense.
 template <typename T>  // float or BFloat16
 struct ActivationBackwardArgs {
   const T* x = nullptr;             // input of the forward pass
@@ -38,6 +38,7 @@ struct ActivationBackwardArgs {
   T* out = nullptr;                 // act(x), recomputed: the next layer's weight gradient needs it
   T* grad = nullptr;                // grad_out * act'(x); may be grad_out itself if T is float
   float* column_sums = nullptr;     // [columns]; the column sums of grad are added to it
+  size_t stride = 0;                // between rows of grad_out, out and grad, in elements; 0: dense
 };
 void ActivateBackward(Activation activation, size_t rows, size_t columns,
                       const ActivationBackwardArgs<float>& args);

@@ -40,31 +40,33 @@ TEST_P(ActivationTest, MatchesTheReference) {
 template <typename T>
 void ExpectBackward(Activation activation, double tolerance, const std::function<T(float)>& to,
                     const std::function<float(T)>& from) {
-  const size_t rows = 5, columns = 83;
-  std::vector<T> x, out(rows * columns), grad(rows * columns);
-  std::vector<float> grad_out(rows * columns), sums(columns, 0.5f);
+  const size_t rows = 5, columns = 83, stride = 90;
+  std::vector<T> x, out(rows * stride), grad(rows * stride);
+  std::vector<float> grad_out(rows * stride), sums(columns, 0.5f);
   for (size_t i = 0; i < rows * columns; ++i) {
     x.push_back(to(static_cast<float>(i) * 0.05f - 10.013f));
-    grad_out[i] = static_cast<float>(i % 7) - 3;
   }
+  for (size_t i = 0; i < rows * stride; ++i) grad_out[i] = static_cast<float>(i % 7) - 3;
   ActivateBackward(activation, rows, columns,
                    ActivationBackwardArgs<T>{.x = x.data(),
                                              .grad_out = grad_out.data(),
                                              .out = out.data(),
                                              .grad = grad.data(),
-                                             .column_sums = sums.data()});
+                                             .column_sums = sums.data(),
+                                             .stride = stride});
   std::vector<double> want_sums(columns, 0.5);
   for (size_t i = 0; i < x.size(); ++i) {
     const double at = from(x[i]), h = 1e-5;
     const double want = ActivationRef(activation, static_cast<float>(at));
-    EXPECT_NEAR(from(out[i]), want, tolerance * (1 + std::abs(want)));
+    const size_t strided = i / columns * stride + i % columns;
+    EXPECT_NEAR(from(out[strided]), want, tolerance * (1 + std::abs(want)));
     const auto value = [&](double v) {
       return activation == Activation::kRelu ? std::max(v, 0.0)
                                              : v * 0.5 * std::erfc(-v / std::sqrt(2.0));
     };
     const double slope = (value(at + h) - value(at - h)) / (2 * h);
-    EXPECT_NEAR(from(grad[i]), slope * grad_out[i], 3 * tolerance + 1e-6) << at;
-    want_sums[i % columns] += slope * grad_out[i];
+    EXPECT_NEAR(from(grad[strided]), slope * grad_out[strided], 3 * tolerance + 1e-6) << at;
+    want_sums[i % columns] += slope * grad_out[strided];
   }
   for (size_t c = 0; c < columns; ++c) EXPECT_NEAR(sums[c], want_sums[c], 1e-4);
 }

@@ -75,11 +75,26 @@ void SumSlots(const RowsPlan& plan, size_t count, const SlotGradients& gradients
   });
 }
 
-// Returns x as an operand of a product: x itself for float, or x rounded into `to` for BFloat16.
-const float* Read(size_t, const float* x, float*) { return x; }
-const BFloat16* Read(size_t n, const float* x, BFloat16* to) {
-  Narrow(n, x, to);
-  return to;
+// The rows of an operand of a product, `stride` elements apart.
+template <typename T>
+struct Rows {
+  const T* data;
+  size_t stride;
+
+  MatOperand Operand() const { return {data, MatTypeOf<T>(), false, stride}; }
+  MatOperand Transpose() const { return {data, MatTypeOf<T>(), true, stride}; }
+};
+
+template <typename T>
+size_t StrideOf(size_t columns) {
+  return MatMulStride(columns, MatTypeOf<T>());
+}
+
+// Returns x [rows, columns] as an operand: x itself for float, or x rounded into `to` for BFloat16.
+Rows<float> Read(size_t, size_t columns, const float* x, float*) { return {x, columns}; }
+Rows<BFloat16> Read(size_t rows, size_t columns, const float* x, BFloat16* to) {
+  Narrow(rows * columns, x, to);
+  return {to, columns};
 }
 // Number of floats of memory that Read() needs for `to` if x has n values.
 template <typename T>
@@ -92,28 +107,57 @@ T* TakeRead(Arena& arena, size_t n) {
   return sizeof(T) == sizeof(float) ? nullptr : arena.Take<T>(n);
 }
 
+// Like Read(), with the stride that suits ProductGradWeight(): if that is not `columns`, copies x.
+// `to` has room for rows * StrideOf<T>(columns) elements.
+Rows<float> ReadApart(size_t rows, size_t columns, const float* x, float* to) {
+  const size_t stride = StrideOf<float>(columns);
+  if (stride == columns) return {x, columns};
+  for (size_t r = 0; r < rows; ++r) {
+    std::memcpy(to + r * stride, x + r * columns, columns * sizeof(float));
+  }
+  return {to, stride};
+}
+Rows<BFloat16> ReadApart(size_t rows, size_t columns, const float* x, BFloat16* to) {
+  const size_t stride = StrideOf<BFloat16>(columns);
+  if (stride == columns) return Read(rows, columns, x, to);
+  for (size_t r = 0; r < rows; ++r) Narrow(columns, x + r * columns, to + r * stride);
+  return {to, stride};
+}
+
+// The same as ReadFloats() and TakeRead(), for ReadApart().
+template <typename T>
+size_t ReadApartFloats(size_t rows, size_t columns) {
+  const size_t stride = StrideOf<T>(columns);
+  return sizeof(T) == sizeof(float) && stride == columns ? 0 : FloatsOf<T>(rows * stride);
+}
+template <typename T>
+T* TakeApart(Arena& arena, size_t rows, size_t columns) {
+  return ReadApartFloats<T>(rows, columns) == 0 ? nullptr
+                                                : arena.Take<T>(rows * StrideOf<T>(columns));
+}
+
 // y [rows, out] (+)= x W^T + b
 template <typename T, typename Y>
-void Product(size_t rows, size_t in, size_t out, const T* x, const T* weight, const float* bias,
-             Y* y, bool accumulate = false) {
-  MatMul({rows, out, in}, {x, MatTypeOf<T>()}, {weight, MatTypeOf<T>(), /*transposed=*/true}, bias,
+void Product(size_t rows, size_t in, size_t out, const Rows<T>& x, const T* weight,
+             const float* bias, Y* y, bool accumulate = false) {
+  MatMul({rows, out, in}, x.Operand(), {weight, MatTypeOf<T>(), /*transposed=*/true}, bias,
          {y, MatTypeOf<Y>(), accumulate});
 }
 
-// grad_x [rows, in] (+)= grad_y W
+// grad_x [rows, in] (+)= grad_y W; rows of grad_x are `stride` floats apart (0: dense)
 template <typename T>
-void ProductGradX(size_t rows, size_t in, size_t out, const T* grad_y, const T* weight,
-                  float* grad_x, bool accumulate = false) {
-  MatMul({rows, in, out}, {grad_y, MatTypeOf<T>()}, {weight, MatTypeOf<T>()}, nullptr,
-         {grad_x, MatType::kF32, accumulate});
+void ProductGradX(size_t rows, size_t in, size_t out, const Rows<T>& grad_y, const T* weight,
+                  float* grad_x, bool accumulate = false, size_t stride = 0) {
+  MatMul({rows, in, out}, grad_y.Operand(), {weight, MatTypeOf<T>()}, nullptr,
+         {grad_x, MatType::kF32, accumulate, stride});
 }
 
 // grad_W [out, in] (+)= grad_y^T x
 template <typename T>
-void ProductGradWeight(size_t rows, size_t in, size_t out, const T* grad_y, const T* x,
+void ProductGradWeight(size_t rows, size_t in, size_t out, const Rows<T>& grad_y, const Rows<T>& x,
                        float* grad_weight, bool accumulate) {
-  MatMul({out, in, rows}, {grad_y, MatTypeOf<T>(), /*transposed=*/true}, {x, MatTypeOf<T>()},
-         nullptr, {grad_weight, MatType::kF32, accumulate});
+  MatMul({out, in, rows}, grad_y.Transpose(), x.Operand(), nullptr,
+         {grad_weight, MatType::kF32, accumulate});
 }
 
 void Norm(size_t rows, size_t dim, const RowNorm& norm, const float* x, float* y) {
@@ -154,12 +198,24 @@ RowsPlan PlanRows(size_t rows, size_t widest, size_t threads) {
   return plan;
 }
 
+namespace {
+
+// Size of the largest of the products' gradients as operands, in floats.
+template <typename T>
+size_t WidestApart(const RowsPlan& plan, const LinearsArgs<T>& args) {
+  size_t widest = 0;
+  for (size_t i = 0; i < args.products; ++i) {
+    widest = std::max(widest, ReadApartFloats<T>(plan.block, args.out[i]));
+  }
+  return widest;
+}
+
+}  // namespace
+
 template <typename T>
 size_t LinearsScratch(const RowsPlan& plan, const LinearsArgs<T>& args) {
-  size_t widest = 0;
-  for (size_t i = 0; i < args.products; ++i) widest = std::max(widest, args.out[i]);
   return (args.norm ? 2 * FloatsOf<float>(plan.block * args.in) : 0) +
-         ReadFloats<T>(plan.block * args.in) + ReadFloats<T>(plan.block * widest);
+         ReadApartFloats<T>(plan.block, args.in) + WidestApart(plan, args);
 }
 
 template <typename T>
@@ -174,7 +230,7 @@ void LinearsForward(const RowsPlan& plan, const LinearsArgs<T>& args, float* con
       Norm(block.rows, args.in, args.norm, u, normed);
       u = normed;
     }
-    const T* read = Read(block.rows * args.in, u, TakeRead<T>(arena, plan.block * args.in));
+    const Rows<T> read = Read(block.rows, args.in, u, TakeRead<T>(arena, plan.block * args.in));
     for (size_t i = 0; i < args.products; ++i) {
       Product(block.rows, args.in, args.out[i], read, args.weight[i], args.bias[i],
               y[i] + block.begin * args.out[i]);
@@ -194,8 +250,6 @@ void LinearsBackward(const RowsPlan& plan, const LinearsArgs<T>& args, const flo
                      float* grad_x, const SlotGradients& gradients, float* scratch,
                      ParallelFor parallel_for) {
   const size_t scratch_size = LinearsScratch(plan, args), count = LinearsGradients(args);
-  size_t widest = 0;
-  for (size_t i = 0; i < args.products; ++i) widest = std::max(widest, args.out[i]);
   ForBlocks(plan, parallel_for, [&](size_t slot, Block block) {
     Arena arena(scratch + slot * scratch_size);
     float* gradient = gradients.Of(slot, count);
@@ -209,15 +263,16 @@ void LinearsBackward(const RowsPlan& plan, const LinearsArgs<T>& args, const flo
       u = normed;
       grad_u = arena.Take<float>(plan.block * args.in);
     }
-    const T* read = Read(block.rows * args.in, u, TakeRead<T>(arena, plan.block * args.in));
-    T* room = TakeRead<T>(arena, plan.block * widest);
+    const Rows<T> read =
+        ReadApart(block.rows, args.in, u, TakeApart<T>(arena, plan.block, args.in));
+    T* room = reinterpret_cast<T*>(arena.Take<float>(WidestApart(plan, args)));
     for (size_t i = 0; i < args.products; ++i) {
       const size_t out = args.out[i];
       const float* grad = grad_y[i] + block.begin * out;
       float* grad_bias = gradient + args.in * out;
       if (block.first) Clear(grad_bias, out);
       AddColumns(block.rows, out, grad, grad_bias);
-      const T* grad_read = Read(block.rows * out, grad, room);
+      const Rows<T> grad_read = ReadApart(block.rows, out, grad, room);
       ProductGradWeight(block.rows, args.in, out, grad_read, read, gradient, !block.first);
       ProductGradX(block.rows, args.in, out, grad_read, args.weight[i], grad_u, i > 0);
       gradient += ProductGradient(args.in, out);
@@ -232,8 +287,8 @@ void LinearsBackward(const RowsPlan& plan, const LinearsArgs<T>& args, const flo
 
 template <typename T>
 size_t ProjectScratch(const RowsPlan& plan, const ProjectArgs<T>& args) {
-  return FloatsOf<float>(plan.block * args.out) + ReadFloats<T>(plan.block * args.in) +
-         ReadFloats<T>(plan.block * args.out);
+  return FloatsOf<float>(plan.block * args.out) + ReadApartFloats<T>(plan.block, args.in) +
+         ReadApartFloats<T>(plan.block, args.out);
 }
 
 template <typename T>
@@ -243,8 +298,8 @@ void ProjectForward(const RowsPlan& plan, const ProjectArgs<T>& args, float* y, 
   ForBlocks(plan, parallel_for, [&](size_t slot, Block block) {
     Arena arena(scratch + slot * scratch_size);
     const size_t at = block.begin * args.out;
-    const T* read = Read(block.rows * args.in, args.a + block.begin * args.in,
-                         TakeRead<T>(arena, plan.block * args.in));
+    const Rows<T> read = Read(block.rows, args.in, args.a + block.begin * args.in,
+                              TakeRead<T>(arena, plan.block * args.in));
     float* sum = args.norm ? args.sum + at : y + at;
     if (args.x != nullptr) Copy(args.x + at, block.rows * args.out, sum);
     Product(block.rows, args.in, args.out, read, args.weight, args.bias, sum, args.x != nullptr);
@@ -279,9 +334,10 @@ void ProjectBackward(const RowsPlan& plan, const ProjectArgs<T>& args, const flo
       Copy(grad_sum, floats, grad_x + at);
     }
     AddColumns(block.rows, args.out, grad_sum, grad_bias);
-    const T* read = Read(block.rows * args.in, args.a + block.begin * args.in,
-                         TakeRead<T>(arena, plan.block * args.in));
-    const T* grad_read = Read(floats, grad_sum, TakeRead<T>(arena, plan.block * args.out));
+    const Rows<T> read = ReadApart(block.rows, args.in, args.a + block.begin * args.in,
+                                   TakeApart<T>(arena, plan.block, args.in));
+    const Rows<T> grad_read =
+        ReadApart(block.rows, args.out, grad_sum, TakeApart<T>(arena, plan.block, args.out));
     ProductGradWeight(block.rows, args.in, args.out, grad_read, read, gradient, !block.first);
     ProductGradX(block.rows, args.in, args.out, grad_read, args.weight,
                  grad_a + block.begin * args.in);
@@ -291,9 +347,10 @@ void ProjectBackward(const RowsPlan& plan, const ProjectArgs<T>& args, const flo
 
 template <typename T>
 size_t FeedForwardScratch(const RowsPlan& plan, const FeedForwardArgs<T>& args) {
-  const size_t narrow = plan.block * args.dim, wide = plan.block * args.hidden_dim;
+  const size_t narrow = plan.block * args.dim;
+  const size_t wide = plan.block * StrideOf<T>(args.hidden_dim);
   return 3 * FloatsOf<float>(narrow) + 2 * FloatsOf<T>(wide) + FloatsOf<float>(wide) +
-         2 * ReadFloats<T>(narrow);
+         2 * ReadApartFloats<T>(plan.block, args.dim);
 }
 
 template <typename T>
@@ -310,14 +367,15 @@ void FeedForwardForward(const RowsPlan& plan, const FeedForwardArgs<T>& args, fl
       Norm(block.rows, dim, args.norm_before, u, normed);
       u = normed;
     }
-    const T* read = Read(floats, u, TakeRead<T>(arena, plan.block * dim));
+    const Rows<T> read = Read(block.rows, dim, u, TakeRead<T>(arena, plan.block * dim));
     T* active = arena.Take<T>(plan.block * wide);
     T* hidden = args.hidden != nullptr ? args.hidden + block.begin * wide : active;
     Product(block.rows, dim, wide, read, args.weight1, args.bias1, hidden);
     Activate(args.activation, block.rows * wide, hidden, active);
     float* sum = args.norm_after ? args.sum + at : y + at;
     Copy(args.x + at, floats, sum);
-    Product(block.rows, wide, dim, active, args.weight2, args.bias2, sum, /*accumulate=*/true);
+    Product<T>(block.rows, wide, dim, {active, wide}, args.weight2, args.bias2, sum,
+               /*accumulate=*/true);
     if (args.norm_after) Norm(block.rows, dim, args.norm_after, sum, y + at);
   });
 }
@@ -333,7 +391,7 @@ void FeedForwardBackward(const RowsPlan& plan, const FeedForwardArgs<T>& args, c
                          float* grad_x, const SlotGradients& gradients, float* scratch,
                          ParallelFor parallel_for) {
   const size_t scratch_size = FeedForwardScratch(plan, args), count = FeedForwardGradients(args);
-  const size_t dim = args.dim, wide = args.hidden_dim;
+  const size_t dim = args.dim, wide = args.hidden_dim, stride = StrideOf<T>(wide);
   ForBlocks(plan, parallel_for, [&](size_t slot, Block block) {
     Arena arena(scratch + slot * scratch_size);
     float* grad_weight1 = gradients.Of(slot, count);
@@ -358,19 +416,23 @@ void FeedForwardBackward(const RowsPlan& plan, const FeedForwardArgs<T>& args, c
     AddColumns(block.rows, dim, grad_sum, grad_bias2);
 
     // Backward through the second product and the activation.
-    const T* grad_read = Read(floats, grad_sum, TakeRead<T>(arena, plan.block * dim));
-    T* active = arena.Take<T>(plan.block * wide);
-    float* grad_active = arena.Take<float>(plan.block * wide);
+    const Rows<T> grad_read =
+        ReadApart(block.rows, dim, grad_sum, TakeApart<T>(arena, plan.block, dim));
+    T* active = arena.Take<T>(plan.block * stride);
+    float* grad_active = arena.Take<float>(plan.block * stride);
     T* grad_hidden = sizeof(T) == sizeof(float) ? reinterpret_cast<T*>(grad_active)
-                                                : arena.Take<T>(plan.block * wide);
-    ProductGradX(block.rows, wide, dim, grad_read, args.weight2, grad_active);
+                                                : arena.Take<T>(plan.block * stride);
+    ProductGradX(block.rows, wide, dim, grad_read, args.weight2, grad_active,
+                 /*accumulate=*/false, stride);
     ActivateBackward(args.activation, block.rows, wide,
                      ActivationBackwardArgs<T>{.x = args.hidden + block.begin * wide,
                                                .grad_out = grad_active,
                                                .out = active,
                                                .grad = grad_hidden,
-                                               .column_sums = grad_bias1});
-    ProductGradWeight(block.rows, wide, dim, grad_read, active, grad_weight2, !block.first);
+                                               .column_sums = grad_bias1,
+                                               .stride = stride});
+    ProductGradWeight<T>(block.rows, wide, dim, grad_read, {active, stride}, grad_weight2,
+                         !block.first);
 
     // Backward through the first product and n1.
     const float* x = args.x + at;
@@ -380,16 +442,17 @@ void FeedForwardBackward(const RowsPlan& plan, const FeedForwardArgs<T>& args, c
       Norm(block.rows, dim, args.norm_before, x, normed);
       u = normed;
     }
-    const T* read = Read(floats, u, TakeRead<T>(arena, plan.block * dim));
-    ProductGradWeight(block.rows, dim, wide, grad_hidden, read, grad_weight1, !block.first);
+    const Rows<T> read = ReadApart(block.rows, dim, u, TakeApart<T>(arena, plan.block, dim));
+    const Rows<T> grad_up = {grad_hidden, stride};
+    ProductGradWeight(block.rows, dim, wide, grad_up, read, grad_weight1, !block.first);
     if (args.norm_before) {
       float* grad_u = arena.Take<float>(plan.block * dim);
-      ProductGradX(block.rows, dim, wide, grad_hidden, args.weight1, grad_u);
+      ProductGradX(block.rows, dim, wide, grad_up, args.weight1, grad_u);
       NormBackward(block.rows, dim, args.norm_before, x, grad_u, grad_x + at, grad_before);
       Add(floats, grad_sum, grad_x + at);
     } else {
       Copy(grad_sum, floats, grad_x + at);
-      ProductGradX(block.rows, dim, wide, grad_hidden, args.weight1, grad_x + at,
+      ProductGradX(block.rows, dim, wide, grad_up, args.weight1, grad_x + at,
                    /*accumulate=*/true);
     }
   });

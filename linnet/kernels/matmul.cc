@@ -24,10 +24,14 @@ dnnl::memory::data_type TypeOf(MatType type) {
   return type == MatType::kBf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
 }
 
-dnnl::memory::desc Matrix(size_t rows, size_t columns, MatType type, bool transposed) {
-  const auto r = static_cast<dnnl::memory::dim>(rows), c = static_cast<dnnl::memory::dim>(columns);
+// stride: distance between rows in memory (of the transpose, if transposed); 0: dense
+dnnl::memory::desc Matrix(size_t rows, size_t columns, MatType type, bool transposed,
+                          size_t stride) {
+  using Dim = dnnl::memory::dim;
+  const auto r = static_cast<Dim>(rows), c = static_cast<Dim>(columns);
+  const Dim apart = stride != 0 ? static_cast<Dim>(stride) : transposed ? r : c;
   const dnnl::memory::dims strides =
-      transposed ? dnnl::memory::dims{1, r} : dnnl::memory::dims{c, 1};
+      transposed ? dnnl::memory::dims{1, apart} : dnnl::memory::dims{apart, 1};
   return {{r, c}, TypeOf(type), strides};
 }
 
@@ -39,6 +43,7 @@ struct Primitive {
 struct Variant {
   MatType operands = MatType::kF32, result = MatType::kF32;
   bool a_transposed = false, b_transposed = false, with_bias = false, accumulate = false;
+  size_t a_stride = 0, b_stride = 0, c_stride = 0;
   int threads = 1;  // number of threads oneDNN splits the work for
 
   auto operator<=>(const Variant&) const = default;
@@ -47,10 +52,10 @@ using Key = std::tuple<size_t, size_t, size_t, Variant>;
 
 Primitive Make(const MatMulShape& shape, const Variant& variant) {
   Primitive made;
-  made.a = Matrix(shape.m, shape.k, variant.operands, variant.a_transposed);
-  made.b = Matrix(shape.k, shape.n, variant.operands, variant.b_transposed);
-  made.bias = Matrix(1, shape.n, MatType::kF32, false);
-  made.c = Matrix(shape.m, shape.n, variant.result, false);
+  made.a = Matrix(shape.m, shape.k, variant.operands, variant.a_transposed, variant.a_stride);
+  made.b = Matrix(shape.k, shape.n, variant.operands, variant.b_transposed, variant.b_stride);
+  made.bias = Matrix(1, shape.n, MatType::kF32, false, 0);
+  made.c = Matrix(shape.m, shape.n, variant.result, false, variant.c_stride);
   const auto description = variant.with_bias ? dnnl::matmul::desc(made.a, made.b, made.bias, made.c)
                                              : dnnl::matmul::desc(made.a, made.b, made.c);
   dnnl::primitive_attr attributes;
@@ -72,16 +77,26 @@ int ThreadsHere() {
   return 1;
 }
 
+// Whether oneDNN uses the instructions of `isa`.
+bool HasIsa(dnnl::cpu_isa isa) {
+  const auto bits = static_cast<unsigned>(isa);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & bits) == bits;
+}
+
 }  // namespace
+
+size_t MatMulStride(size_t n, MatType type) {
+  constexpr size_t kLine = 64, kAliased = 512;  // bytes
+  const size_t size = type == MatType::kBf16 ? 2 : 4;
+  if (n * size % kAliased != 0) return n;
+  // With AVX-512, oneDNN has other code, which may require dense matrices.
+  return HasIsa(dnnl::cpu_isa::avx512_core) ? n : n + kLine / size;
+}
 
 bool MatMulSupports(MatType operands, MatType result) {
   // Without native bf16 instructions, oneDNN falls back to converting the operands, which is slower
   // than multiplying matrices in fp32.
-  constexpr auto kBf16Isa = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  if (operands == MatType::kBf16 &&
-      (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & kBf16Isa) != kBf16Isa) {
-    return false;
-  }
+  if (operands == MatType::kBf16 && !HasIsa(dnnl::cpu_isa::avx512_core_bf16)) return false;
   try {
     Make({16, 16, 16}, {.operands = operands, .result = result});
     return true;
@@ -99,6 +114,9 @@ void MatMul(const MatMulShape& shape, const MatOperand& a, const MatOperand& b, 
                         .b_transposed = b.transposed,
                         .with_bias = bias != nullptr,
                         .accumulate = c.accumulate,
+                        .a_stride = a.stride,
+                        .b_stride = b.stride,
+                        .c_stride = c.stride,
                         .threads = ThreadsHere()};
   const Key key{shape.m, shape.n, shape.k, variant};
   try {

@@ -79,7 +79,7 @@ Tensor StemImpl::forward(const Tensor& tokens) {
         ops::MaskedConvolution(features, output_[k]->weight, output_[k]->bias,
                                {.rows = second_.rows, .columns = second_.columns, .gelu = true}));
   }
-  return torch::stack(outputs, 3)
+  return (outputs.size() == 1 ? outputs[0] : torch::stack(outputs, 3))
       .reshape({tokens.size(0), rows * row_bytes, -1})
       .narrow(1, 1 - first_, length);
 }
