@@ -49,11 +49,14 @@ Tensor Tokens(const ModelSpec& spec, int64_t batch) {
   return torch::randint(values, {batch, spec.input.max_length}, torch::kInt64);
 }
 
-// Computes the stem and the gradients of its parameters.
+// The stem's output, and the gradients of its parameters.
 std::vector<Tensor> Update(nn::Stem& stem, const Tensor& tokens, const Tensor& grad, bool plain) {
   std::optional<ops::PlainGuard> guard;
   if (plain) guard.emplace();
-  return torch::autograd::grad({stem->forward(tokens)}, stem->parameters(), {grad});
+  const Tensor out = stem->forward(tokens);
+  std::vector<Tensor> results = torch::autograd::grad({out}, stem->parameters(), {grad});
+  results.push_back(out.detach());
+  return results;
 }
 
 void Check(const ModelSpec& spec) {
@@ -68,13 +71,13 @@ void Check(const ModelSpec& spec) {
     worst = LargerError(worst, (fused[i] - plain[i]).norm().item<double>() / size);
   }
   if (!(worst <= 1e-4)) {
-    throw RuntimeError("bench stem: gradients of the fused stem differ from those of conv2d by ",
-                       worst, "; not timed");
+    throw RuntimeError("bench stem: output or gradients of the fused stem differ from those of ",
+                       "conv2d by ", worst, "; not timed");
   }
 }
 
-// Multiply-adds of a pixel: forward and the weights' gradient of both convolutions, and the
-// features' gradient.
+// Multiply-adds of a pixel whose windows lie within the image: forward and the weights' gradient of
+// both convolutions, and the features' gradient.
 double MultiplyAdds(const ModelSpec& spec) {
   const double channels = spec.input.stem.channels;
   return 2 * channels * StemInputs(spec, 0) +
@@ -135,7 +138,7 @@ void AddStem(CLI::App& bench) {
       R"(Times the causal stem (two masked convolutions) of gray images of 28 x 28 pixels, and of
 color images of 32 x 32 whole pixels: forward, and the gradients of its parameters. The gradients
 are first compared with those of libtorch's conv2d, which is timed in turns with them. The limit is
-the time of the required multiply-adds at the measured peak rate.)",
+the time of the multiply-adds of whole windows at the measured peak rate.)",
       "  linnet bench stem --threads 1\n"
       "  linnet bench stem --batch 16 --channels 128 --json\n");
   auto options = std::make_shared<StemBenchOptions>();

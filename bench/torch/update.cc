@@ -80,8 +80,10 @@ class Products {
  public:
   Products(const ModelSpec& spec, int64_t rows, kernels::MatType type) : spec_(spec), type_(type) {
     const int64_t widest = std::max(spec.stack.d_ff, spec.stack.d_model);
-    const auto stride =
-        static_cast<int64_t>(kernels::MatMulStride(static_cast<size_t>(widest), type));
+    const auto stride_of = [&](int n) {
+      return static_cast<int64_t>(kernels::MatMulStride(static_cast<size_t>(n), type));
+    };
+    const int64_t stride = std::max(stride_of(spec.stack.d_ff), stride_of(spec.stack.d_model));
     const torch::Dtype dtype = type == kernels::MatType::kF32 ? torch::kFloat32 : torch::kBFloat16;
     rows_ = static_cast<size_t>(rows);
     x_ = torch::rand({rows, stride}).to(dtype);

@@ -111,8 +111,10 @@ HWY_INLINE void MapBackward(size_t rows, size_t columns, const ActivationBackwar
       const Vec grad = hn::Mul(LoadN(args.grad_out + i, used), dual.slope);
       StoreN(dual.value, args.out + i, used);
       StoreN(grad, args.grad + i, used);
-      float* sum = args.column_sums + c;
-      StoreN(hn::Add(LoadN(sum, used), grad), sum, used);
+      if (args.column_sums != nullptr) {
+        float* sum = args.column_sums + c;
+        StoreN(hn::Add(LoadN(sum, used), grad), sum, used);
+      }
     });
   }
 }

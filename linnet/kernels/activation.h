@@ -37,7 +37,7 @@ struct ActivationBackwardArgs {
   const float* grad_out = nullptr;  // gradient of act(x)
   T* out = nullptr;                 // act(x), recomputed: the next layer's weight gradient needs it
   T* grad = nullptr;                // grad_out * act'(x); may be grad_out itself if T is float
-  float* column_sums = nullptr;     // [columns]; the column sums of grad are added to it
+  float* column_sums = nullptr;     // optional, [columns]; the column sums of grad are added to it
   size_t stride = 0;                // between rows of grad_out, out and grad, in elements; 0: dense
 };
 void ActivateBackward(Activation activation, size_t rows, size_t columns,

@@ -90,50 +90,39 @@ size_t StrideOf(size_t columns) {
   return MatMulStride(columns, MatTypeOf<T>());
 }
 
-// Returns x [rows, columns] as an operand: x itself for float, or x rounded into `to` for BFloat16.
-Rows<float> Read(size_t, size_t columns, const float* x, float*) { return {x, columns}; }
-Rows<BFloat16> Read(size_t rows, size_t columns, const float* x, BFloat16* to) {
-  Narrow(rows * columns, x, to);
-  return {to, columns};
-}
-// Number of floats of memory that Read() needs for `to` if x has n values.
+// Returns x [rows, columns] as an operand: x itself for float, or a rounded copy for BFloat16.
 template <typename T>
-size_t ReadFloats(size_t n) {
-  return sizeof(T) == sizeof(float) ? 0 : FloatsOf<T>(n);
-}
-// Takes the argument `to` of Read() from the arena.
-template <typename T>
-T* TakeRead(Arena& arena, size_t n) {
-  return sizeof(T) == sizeof(float) ? nullptr : arena.Take<T>(n);
-}
-
-// Like Read(), with the stride that suits ProductGradWeight(): if that is not `columns`, copies x.
-// `to` has room for rows * StrideOf<T>(columns) elements.
-Rows<float> ReadApart(size_t rows, size_t columns, const float* x, float* to) {
-  const size_t stride = StrideOf<float>(columns);
-  if (stride == columns) return {x, columns};
-  for (size_t r = 0; r < rows; ++r) {
-    std::memcpy(to + r * stride, x + r * columns, columns * sizeof(float));
+Rows<T> Read(Arena& arena, size_t rows, size_t columns, const float* x) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return {x, columns};
+  } else {
+    T* to = arena.Take<T>(rows * columns);
+    Narrow(rows * columns, x, to);
+    return {to, columns};
   }
-  return {to, stride};
-}
-Rows<BFloat16> ReadApart(size_t rows, size_t columns, const float* x, BFloat16* to) {
-  const size_t stride = StrideOf<BFloat16>(columns);
-  if (stride == columns) return Read(rows, columns, x, to);
-  for (size_t r = 0; r < rows; ++r) Narrow(columns, x + r * columns, to + r * stride);
-  return {to, stride};
 }
 
-// The same as ReadFloats() and TakeRead(), for ReadApart().
+// The same with the stride that suits ProductGradWeight(): if that is not `columns`, copies x.
 template <typename T>
-size_t ReadApartFloats(size_t rows, size_t columns) {
-  const size_t stride = StrideOf<T>(columns);
-  return sizeof(T) == sizeof(float) && stride == columns ? 0 : FloatsOf<T>(rows * stride);
+Rows<T> ReadApart(Arena& arena, size_t rows, size_t columns, const float* x) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    const size_t stride = StrideOf<T>(columns);
+    if (stride != columns) {
+      T* to = arena.Take<T>(rows * stride);
+      for (size_t r = 0; r < rows; ++r) {
+        std::memcpy(to + r * stride, x + r * columns, columns * sizeof(float));
+      }
+      return {to, stride};
+    }
+  }
+  return Read<T>(arena, rows, columns, x);
 }
+// Number of floats that ReadApart() takes from the arena, and at most that many Read().
 template <typename T>
-T* TakeApart(Arena& arena, size_t rows, size_t columns) {
-  return ReadApartFloats<T>(rows, columns) == 0 ? nullptr
-                                                : arena.Take<T>(rows * StrideOf<T>(columns));
+size_t ReadFloats(size_t rows, size_t columns) {
+  if (sizeof(T) != sizeof(float)) return FloatsOf<T>(rows * columns);
+  const size_t stride = StrideOf<T>(columns);
+  return stride == columns ? 0 : FloatsOf<T>(rows * stride);
 }
 
 // y [rows, out] (+)= x W^T + b
@@ -160,8 +149,22 @@ void ProductGradWeight(size_t rows, size_t in, size_t out, const Rows<T>& grad_y
          {grad_weight, MatType::kF32, accumulate});
 }
 
-void Norm(size_t rows, size_t dim, const RowNorm& norm, const float* x, float* y) {
-  LayerNorm({rows, dim, norm.eps}, {.x = x, .x_stride = dim}, {norm.weight, norm.bias}, y, dim);
+void Norm(size_t rows, size_t dim, const RowNorm& norm, const float* x, float* y, size_t y_stride) {
+  LayerNorm({rows, dim, norm.eps}, {.x = x, .x_stride = dim}, {norm.weight, norm.bias}, y,
+            y_stride);
+}
+
+// Returns norm(x), x [rows, dim], as an operand.
+template <typename T>
+Rows<T> ReadNormed(Arena& arena, size_t rows, size_t dim, const RowNorm& norm, const float* x) {
+  const size_t stride = sizeof(T) == sizeof(float) ? StrideOf<T>(dim) : dim;
+  float* normed = arena.Take<float>(rows * stride);
+  Norm(rows, dim, norm, x, normed, stride);
+  if constexpr (sizeof(T) == sizeof(float)) {
+    return {normed, stride};
+  } else {
+    return Read<T>(arena, rows, dim, normed);
+  }
 }
 
 // Writes grad_x [rows, dim]. Adds the gradients of weight, then of bias, to grad [2 dim].
@@ -202,10 +205,10 @@ namespace {
 
 // Size of the largest of the products' gradients as operands, in floats.
 template <typename T>
-size_t WidestApart(const RowsPlan& plan, const LinearsArgs<T>& args) {
+size_t WidestRead(const RowsPlan& plan, const LinearsArgs<T>& args) {
   size_t widest = 0;
   for (size_t i = 0; i < args.products; ++i) {
-    widest = std::max(widest, ReadApartFloats<T>(plan.block, args.out[i]));
+    widest = std::max(widest, ReadFloats<T>(plan.block, args.out[i]));
   }
   return widest;
 }
@@ -214,8 +217,10 @@ size_t WidestApart(const RowsPlan& plan, const LinearsArgs<T>& args) {
 
 template <typename T>
 size_t LinearsScratch(const RowsPlan& plan, const LinearsArgs<T>& args) {
-  return (args.norm ? 2 * FloatsOf<float>(plan.block * args.in) : 0) +
-         ReadApartFloats<T>(plan.block, args.in) + WidestApart(plan, args);
+  const size_t normed = FloatsOf<float>(plan.block * StrideOf<T>(args.in));
+  const size_t grad_u = FloatsOf<float>(plan.block * args.in);
+  return (args.norm ? normed + grad_u : 0) + ReadFloats<T>(plan.block, args.in) +
+         WidestRead(plan, args);
 }
 
 template <typename T>
@@ -224,13 +229,9 @@ void LinearsForward(const RowsPlan& plan, const LinearsArgs<T>& args, float* con
   const size_t scratch_size = LinearsScratch(plan, args);
   ForBlocks(plan, parallel_for, [&](size_t slot, Block block) {
     Arena arena(scratch + slot * scratch_size);
-    const float* u = args.x + block.begin * args.in;
-    if (args.norm) {
-      float* normed = arena.Take<float>(plan.block * args.in);
-      Norm(block.rows, args.in, args.norm, u, normed);
-      u = normed;
-    }
-    const Rows<T> read = Read(block.rows, args.in, u, TakeRead<T>(arena, plan.block * args.in));
+    const float* x = args.x + block.begin * args.in;
+    const Rows<T> read = args.norm ? ReadNormed<T>(arena, block.rows, args.in, args.norm, x)
+                                   : Read<T>(arena, block.rows, args.in, x);
     for (size_t i = 0; i < args.products; ++i) {
       Product(block.rows, args.in, args.out[i], read, args.weight[i], args.bias[i],
               y[i] + block.begin * args.out[i]);
@@ -255,24 +256,17 @@ void LinearsBackward(const RowsPlan& plan, const LinearsArgs<T>& args, const flo
     float* gradient = gradients.Of(slot, count);
     const float* x = args.x + block.begin * args.in;
     float* grad_x_block = grad_x + block.begin * args.in;
-    const float* u = x;
-    float* grad_u = grad_x_block;
-    if (args.norm) {
-      float* normed = arena.Take<float>(plan.block * args.in);
-      Norm(block.rows, args.in, args.norm, x, normed);
-      u = normed;
-      grad_u = arena.Take<float>(plan.block * args.in);
-    }
-    const Rows<T> read =
-        ReadApart(block.rows, args.in, u, TakeApart<T>(arena, plan.block, args.in));
-    T* room = reinterpret_cast<T*>(arena.Take<float>(WidestApart(plan, args)));
+    float* grad_u = args.norm ? arena.Take<float>(plan.block * args.in) : grad_x_block;
+    const Rows<T> read = args.norm ? ReadNormed<T>(arena, block.rows, args.in, args.norm, x)
+                                   : ReadApart<T>(arena, block.rows, args.in, x);
     for (size_t i = 0; i < args.products; ++i) {
       const size_t out = args.out[i];
       const float* grad = grad_y[i] + block.begin * out;
       float* grad_bias = gradient + args.in * out;
       if (block.first) Clear(grad_bias, out);
       AddColumns(block.rows, out, grad, grad_bias);
-      const Rows<T> grad_read = ReadApart(block.rows, out, grad, room);
+      Arena room = arena;  // each product reuses the memory
+      const Rows<T> grad_read = ReadApart<T>(room, block.rows, out, grad);
       ProductGradWeight(block.rows, args.in, out, grad_read, read, gradient, !block.first);
       ProductGradX(block.rows, args.in, out, grad_read, args.weight[i], grad_u, i > 0);
       gradient += ProductGradient(args.in, out);
@@ -287,8 +281,8 @@ void LinearsBackward(const RowsPlan& plan, const LinearsArgs<T>& args, const flo
 
 template <typename T>
 size_t ProjectScratch(const RowsPlan& plan, const ProjectArgs<T>& args) {
-  return FloatsOf<float>(plan.block * args.out) + ReadApartFloats<T>(plan.block, args.in) +
-         ReadApartFloats<T>(plan.block, args.out);
+  return FloatsOf<float>(plan.block * args.out) + ReadFloats<T>(plan.block, args.in) +
+         ReadFloats<T>(plan.block, args.out);
 }
 
 template <typename T>
@@ -298,12 +292,11 @@ void ProjectForward(const RowsPlan& plan, const ProjectArgs<T>& args, float* y, 
   ForBlocks(plan, parallel_for, [&](size_t slot, Block block) {
     Arena arena(scratch + slot * scratch_size);
     const size_t at = block.begin * args.out;
-    const Rows<T> read = Read(block.rows, args.in, args.a + block.begin * args.in,
-                              TakeRead<T>(arena, plan.block * args.in));
+    const Rows<T> read = Read<T>(arena, block.rows, args.in, args.a + block.begin * args.in);
     float* sum = args.norm ? args.sum + at : y + at;
     if (args.x != nullptr) Copy(args.x + at, block.rows * args.out, sum);
     Product(block.rows, args.in, args.out, read, args.weight, args.bias, sum, args.x != nullptr);
-    if (args.norm) Norm(block.rows, args.out, args.norm, sum, y + at);
+    if (args.norm) Norm(block.rows, args.out, args.norm, sum, y + at, args.out);
   });
 }
 
@@ -334,10 +327,8 @@ void ProjectBackward(const RowsPlan& plan, const ProjectArgs<T>& args, const flo
       Copy(grad_sum, floats, grad_x + at);
     }
     AddColumns(block.rows, args.out, grad_sum, grad_bias);
-    const Rows<T> read = ReadApart(block.rows, args.in, args.a + block.begin * args.in,
-                                   TakeApart<T>(arena, plan.block, args.in));
-    const Rows<T> grad_read =
-        ReadApart(block.rows, args.out, grad_sum, TakeApart<T>(arena, plan.block, args.out));
+    const Rows<T> read = ReadApart<T>(arena, block.rows, args.in, args.a + block.begin * args.in);
+    const Rows<T> grad_read = ReadApart<T>(arena, block.rows, args.out, grad_sum);
     ProductGradWeight(block.rows, args.in, args.out, grad_read, read, gradient, !block.first);
     ProductGradX(block.rows, args.in, args.out, grad_read, args.weight,
                  grad_a + block.begin * args.in);
@@ -349,8 +340,8 @@ template <typename T>
 size_t FeedForwardScratch(const RowsPlan& plan, const FeedForwardArgs<T>& args) {
   const size_t narrow = plan.block * args.dim;
   const size_t wide = plan.block * StrideOf<T>(args.hidden_dim);
-  return 3 * FloatsOf<float>(narrow) + 2 * FloatsOf<T>(wide) + FloatsOf<float>(wide) +
-         2 * ReadApartFloats<T>(plan.block, args.dim);
+  return 2 * FloatsOf<float>(narrow) + FloatsOf<float>(plan.block * StrideOf<T>(args.dim)) +
+         2 * FloatsOf<T>(wide) + FloatsOf<float>(wide) + 2 * ReadFloats<T>(plan.block, args.dim);
 }
 
 template <typename T>
@@ -361,13 +352,9 @@ void FeedForwardForward(const RowsPlan& plan, const FeedForwardArgs<T>& args, fl
   ForBlocks(plan, parallel_for, [&](size_t slot, Block block) {
     Arena arena(scratch + slot * scratch_size);
     const size_t at = block.begin * dim, floats = block.rows * dim;
-    const float* u = args.x + at;
-    if (args.norm_before) {
-      float* normed = arena.Take<float>(plan.block * dim);
-      Norm(block.rows, dim, args.norm_before, u, normed);
-      u = normed;
-    }
-    const Rows<T> read = Read(block.rows, dim, u, TakeRead<T>(arena, plan.block * dim));
+    const Rows<T> read = args.norm_before
+                             ? ReadNormed<T>(arena, block.rows, dim, args.norm_before, args.x + at)
+                             : Read<T>(arena, block.rows, dim, args.x + at);
     T* active = arena.Take<T>(plan.block * wide);
     T* hidden = args.hidden != nullptr ? args.hidden + block.begin * wide : active;
     Product(block.rows, dim, wide, read, args.weight1, args.bias1, hidden);
@@ -376,7 +363,7 @@ void FeedForwardForward(const RowsPlan& plan, const FeedForwardArgs<T>& args, fl
     Copy(args.x + at, floats, sum);
     Product<T>(block.rows, wide, dim, {active, wide}, args.weight2, args.bias2, sum,
                /*accumulate=*/true);
-    if (args.norm_after) Norm(block.rows, dim, args.norm_after, sum, y + at);
+    if (args.norm_after) Norm(block.rows, dim, args.norm_after, sum, y + at, dim);
   });
 }
 
@@ -416,8 +403,7 @@ void FeedForwardBackward(const RowsPlan& plan, const FeedForwardArgs<T>& args, c
     AddColumns(block.rows, dim, grad_sum, grad_bias2);
 
     // Backward through the second product and the activation.
-    const Rows<T> grad_read =
-        ReadApart(block.rows, dim, grad_sum, TakeApart<T>(arena, plan.block, dim));
+    const Rows<T> grad_read = ReadApart<T>(arena, block.rows, dim, grad_sum);
     T* active = arena.Take<T>(plan.block * stride);
     float* grad_active = arena.Take<float>(plan.block * stride);
     T* grad_hidden = sizeof(T) == sizeof(float) ? reinterpret_cast<T*>(grad_active)
@@ -436,13 +422,9 @@ void FeedForwardBackward(const RowsPlan& plan, const FeedForwardArgs<T>& args, c
 
     // Backward through the first product and n1.
     const float* x = args.x + at;
-    const float* u = x;
-    if (args.norm_before) {
-      float* normed = arena.Take<float>(plan.block * dim);
-      Norm(block.rows, dim, args.norm_before, x, normed);
-      u = normed;
-    }
-    const Rows<T> read = ReadApart(block.rows, dim, u, TakeApart<T>(arena, plan.block, dim));
+    const Rows<T> read = args.norm_before
+                             ? ReadNormed<T>(arena, block.rows, dim, args.norm_before, x)
+                             : ReadApart<T>(arena, block.rows, dim, x);
     const Rows<T> grad_up = {grad_hidden, stride};
     ProductGradWeight(block.rows, dim, wide, grad_up, read, grad_weight1, !block.first);
     if (args.norm_before) {

@@ -17,7 +17,8 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-// ln P_i(b) for a vector of components, and its derivatives with respect to mean and log-scale.
+// ln P_i(b) for a vector of components, and its derivatives with respect to mean and log-scale. NaN
+// if the mean or the log-scale is.
 struct LogisticBins {
   Vec log_probability, d_mean, d_log_scale;
 };
@@ -63,7 +64,10 @@ HWY_INLINE LogisticBins LogisticBin(uint8_t byte, Vec mean, Vec log_scale) {
     probability = hn::Neg(rest);
     if (kGradient) d_width = hn::Div(hn::Mul(width, hn::Add(one, rest)), rest);
   }
-  const Vec log_probability = hn::Add(log_outside, hn::Log(d, hn::Div(probability, inside)));
+  // Exp(), Min() and Max() drop NaNs.
+  const Vec sum = hn::Add(mean, log_scale);
+  const Vec log_probability = hn::IfThenElse(
+      hn::IsNaN(sum), sum, hn::Add(log_outside, hn::Log(d, hn::Div(probability, inside))));
   if (!kGradient) return {log_probability, zero, zero};
   const Vec slope = hn::Add(hn::MulSub(minus, d_minus, hn::Mul(plus, d_plus)), d_width);
   return {log_probability, hn::Mul(inverse, hn::Sub(d_minus, d_plus)),
@@ -77,7 +81,7 @@ HWY_INLINE Vec OrMinusInfinity(Vec v, size_t used) {
 }
 
 // Returns ln sum_i exp(x_i) over the row x [n], which is padded with -inf to whole vectors. If
-// `exponentials` is not null, softmax(x) is written there; `exponentials` may alias x.
+// `exponentials` is not null, softmax(x) is written there; `exponentials` may alias x. NaNs spread.
 HWY_INLINE float LogSumExp(const float* x, size_t n, float* exponentials) {
   const F32 d;
   Vec max = hn::Load(d, x);
@@ -85,7 +89,8 @@ HWY_INLINE float LogSumExp(const float* x, size_t n, float* exponentials) {
   max = hn::MaxOfLanes(d, max);
   Vec sum = hn::Zero(d);
   ForVectors(n, [&](size_t i, size_t) HWY_ATTR {
-    const Vec e = hn::Exp(d, hn::Sub(hn::Load(d, x + i), max));
+    const Vec at = hn::Load(d, x + i);
+    const Vec e = hn::IfThenElse(hn::IsNaN(at), at, hn::Exp(d, hn::Sub(at, max)));
     sum = hn::Add(sum, e);
     if (exponentials) hn::Store(e, d, exponentials + i);
   });

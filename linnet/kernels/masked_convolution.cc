@@ -115,10 +115,12 @@ void MaskedConvolutionGradWeight(const MaskedConvolutionShape& shape,
     }
     for (size_t row = 0; row < shape.images * shape.rows; ++row) {
       const float* grad_out = args.grad_out + row * shape.columns * shape.out;
-      for (size_t column = 0; column < shape.columns; ++column) {
-        for (size_t o = first; o < past; ++o) {
-          args.grad_bias[o] += grad_out[column * shape.out + o];
+      for (size_t o = first; o < past; ++o) {
+        float sum = 0;
+        for (size_t column = 0; column < shape.columns; ++column) {
+          sum += grad_out[column * shape.out + o];
         }
+        args.grad_bias[o] += sum;
       }
       const size_t rows = std::min(shape.window_rows, row % shape.rows + 1);
       for (size_t above = 0; above < rows; ++above) {

@@ -61,7 +61,7 @@ void MaskedConvolutionGradX(const MaskedConvolutionShape& shape,
                             const MaskedConvolutionGradXArgs& args, ParallelFor parallel_for);
 
 // The gradients of weight and bias, overwritten. x is padded, grad_out [images, rows, columns, out]
-// is not.
+// is not. The work is split by outputs: 6 or 12 of them make a share.
 struct MaskedConvolutionGradWeightArgs {
   const float* x = nullptr;
   const float* grad_out = nullptr;

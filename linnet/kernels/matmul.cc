@@ -89,8 +89,9 @@ size_t MatMulStride(size_t n, MatType type) {
   constexpr size_t kLine = 64, kAliased = 512;  // bytes
   const size_t size = type == MatType::kBf16 ? 2 : 4;
   if (n * size % kAliased != 0) return n;
-  // With AVX-512, oneDNN has other code, which may require dense matrices.
-  return HasIsa(dnnl::cpu_isa::avx512_core) ? n : n + kLine / size;
+  // Other code of oneDNN may require dense matrices.
+  const bool avx2 = HasIsa(dnnl::cpu_isa::avx2) && !HasIsa(dnnl::cpu_isa::avx512_core);
+  return avx2 ? n + kLine / size : n;
 }
 
 bool MatMulSupports(MatType operands, MatType result) {

@@ -37,13 +37,13 @@ struct MatResult {
   void* data = nullptr;
   MatType type = MatType::kF32;
   bool accumulate = false;  // C += A B instead of C = A B; the type must be fp32
-  size_t stride = 0;
+  size_t stride = 0;        // between rows, in elements; 0: dense
 };
 
 // The stride that suits rows of n elements as an operand of MatMul() or as its result: n, or a
 // little more where dense rows would be slow. If rows are a multiple of 512 bytes apart, elements
-// below each other share few sets of the first-level cache. oneDNN's AVX2 code then multiplies by a
-// transposed matrix at as little as 0.4 times its usual rate.
+// below each other share few sets of the first-level cache. With AVX2, oneDNN then multiplies a
+// transposed A by B at as little as 0.4 times its usual rate.
 size_t MatMulStride(size_t n, MatType type);
 
 // The MatType of a matrix of T (float or BFloat16).

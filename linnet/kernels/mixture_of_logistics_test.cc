@@ -105,6 +105,18 @@ TEST_P(MixtureTest, FarTailsHaveGradients) {
   for (float x : {nats[0], grad[0], grad[1], grad[2]}) EXPECT_TRUE(std::isfinite(x));
 }
 
+TEST_P(MixtureTest, NansSpread) {
+  for (const uint8_t byte : {uint8_t{0}, uint8_t{100}, uint8_t{255}}) {
+    for (size_t i = 1; i < 30; i += 10) {
+      Floats outputs = RandomOutputs(1, 10, 1);
+      outputs[i] = NAN;
+      float nats = 0;
+      MixtureOfLogistics(1, 10, outputs.data(), &byte, {&nats}, SerialFor);
+      EXPECT_TRUE(std::isnan(nats)) << i;
+    }
+  }
+}
+
 TEST_P(MixtureTest, RowsDoNotDependOnOtherRowsOrThreads) {
   const size_t rows = 37, mixtures = 10;
   const Floats outputs = RandomOutputs(rows, mixtures, 1);

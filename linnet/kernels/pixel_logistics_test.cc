@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdint>
@@ -88,6 +89,19 @@ TEST_P(PixelLogisticsTest, ClampedScalesAndFarTails) {
   EXPECT_EQ(grad[4], 0);
   EXPECT_NEAR(grad[1], std::exp(7.0), 1);
   for (const float g : grad) EXPECT_TRUE(std::isfinite(g));
+}
+
+// A NaN in any block of outputs makes the loss NaN, so that training notices.
+TEST_P(PixelLogisticsTest, NansSpread) {
+  const size_t mixtures = 10;
+  const uint8_t rgb[3] = {0, 200, 255};
+  for (size_t i = 3; i < 10 * mixtures; i += mixtures) {
+    Floats outputs = RandomOutputs(mixtures, 1);
+    outputs[i] = NAN;
+    float nats = 0;
+    PixelLogistics(1, mixtures, outputs.data(), rgb, {&nats}, SerialFor);
+    EXPECT_TRUE(std::isnan(nats)) << i;
+  }
 }
 
 TEST_P(PixelLogisticsTest, RowsDoNotDependOnOtherRowsOrThreads) {

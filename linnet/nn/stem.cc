@@ -35,16 +35,16 @@ StemImpl::StemImpl(const ModelSpec& spec)
     : bytes_(StemBytes(spec)),
       second_(StemFeatures(spec)),
       values_(StemValues(spec)),
-      first_(StemFirst(spec)),
-      channels_(spec.input.stem.channels) {
+      first_(StemFirst(spec)) {
+  const int64_t channels = spec.input.stem.channels;
   const auto add = [&](Weights& weights, const char* name, int64_t in, int64_t out) {
     const std::string full = StrCat(name, ".", weights.size());
     weights.emplace_back(in, out);
     RegisterAt(*this, full, weights.back().ptr());
   };
   for (int k = 0; k < bytes_.colors; ++k) {
-    add(features_, "features", StemInputs(spec, k), channels_);
-    add(output_, "output", channels_ * second_.Inputs(k), spec.EmbeddingWidth());
+    add(features_, "features", StemInputs(spec, k), channels);
+    add(output_, "output", channels * second_.Inputs(k), spec.EmbeddingWidth());
   }
 }
 

@@ -47,8 +47,7 @@ class StemImpl : public torch::nn::Module {
 
   const StemWindow bytes_, second_;  // the windows of the first and of the second convolution
   const int64_t values_, first_;     // StemValues() and StemFirst()
-  const int64_t channels_;
-  Weights features_, output_;  // the weights of the first and of the second convolution
+  Weights features_, output_;        // the weights of the first and of the second convolution
 };
 TORCH_MODULE(Stem);
 

@@ -2,7 +2,6 @@
 #include <torch/utils.h>
 
 #include <algorithm>
-#include <vector>
 
 #include "linnet/kernels/activation.h"
 #include "linnet/kernels/masked_convolution.h"
@@ -81,14 +80,9 @@ Tensor GeluBackward(const MaskedConvolutionShape& shape, const Tensor& x, const 
   const float* from = x.data_ptr<float>();
   float *gradient = grad.data_ptr<float>(), *to = padded.data_ptr<float>();
   ForRows(shape, shape.in, [&](size_t at, size_t at_padded) {
-    thread_local std::vector<float> sums;  // not needed here
-    sums.resize(shape.columns * shape.in);
-    kernels::ActivateBackward(Activation::kGelu, 1, sums.size(),
-                              {.x = from + at,
-                               .grad_out = gradient + at,
-                               .out = to + at_padded,
-                               .grad = gradient + at,
-                               .column_sums = sums.data()});
+    kernels::ActivateBackward(
+        Activation::kGelu, 1, shape.columns * shape.in,
+        {.x = from + at, .grad_out = gradient + at, .out = to + at_padded, .grad = gradient + at});
   });
   return padded;
 }

@@ -22,8 +22,10 @@ using torch::Tensor;
 struct Sizes {
   int64_t batch, length, dim, hidden;
 };
-// Small sizes; sizes that are not multiples of the vector width; sizes with several blocks of rows.
-const Sizes kSizes[] = {{1, 3, 4, 6}, {2, 37, 33, 70}, {3, 700, 24, 40}};
+// Small sizes; sizes that are not multiples of the vector width; sizes with several blocks of rows;
+// rows that are a multiple of 512 bytes, which MatMulStride() spreads with AVX2.
+const Sizes kSizes[] = {
+    {1, 3, 4, 6}, {2, 37, 33, 70}, {3, 700, 24, 40}, {2, 37, 128, 256}, {1, 40, 256, 130}};
 
 TEST(Linears, FusedEqualsPlain) {
   torch::manual_seed(1);

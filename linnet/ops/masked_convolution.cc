@@ -17,7 +17,7 @@ Tensor Plain(const Tensor& x, const Tensor& weight, const Tensor& bias,
   // The kernel of conv2d is a whole window. The masked inputs, with weights of zero, come last.
   const int64_t masked = options.rows * options.columns * in - weight.size(1);
   const Tensor kernel = torch::constant_pad_nd(weight, {0, masked})
-                            .view({-1, options.rows, options.columns, in})
+                            .reshape({-1, options.rows, options.columns, in})
                             .permute({0, 3, 1, 2});
   const Tensor image = (options.gelu ? torch::gelu(x) : x).permute({0, 3, 1, 2});
   return torch::conv2d(torch::constant_pad_nd(image, {side, side, options.rows - 1, 0}), kernel,
@@ -33,6 +33,17 @@ Tensor MaskedConvolution(const Tensor& x, const Tensor& weight, const Tensor& bi
     throw InputError(
         "a masked convolution needs x [N, R, C, in], weight [out, inputs] and bias [out]; got ",
         x.sizes(), ", ", weight.sizes(), ", ", bias.sizes());
+  }
+  if (x.size(1) < 1 || x.size(2) < 1 || x.size(3) < 1 || weight.size(0) < 1) {
+    throw InputError("a masked convolution needs at least one row, column, input and output; got ",
+                     x.sizes(), " and ", weight.sizes());
+  }
+  for (const Tensor& parameter : {weight, bias}) {
+    if (parameter.scalar_type() != x.scalar_type() || parameter.device() != x.device()) {
+      throw InputError("a masked convolution needs tensors of one type on one device; got ",
+                       x.scalar_type(), " on ", x.device().str(), " and ", parameter.scalar_type(),
+                       " on ", parameter.device().str());
+    }
   }
   if (options.rows < 1 || options.columns < 1 || options.columns % 2 == 0) {
     throw InputError("the window of a masked convolution needs rows and an odd number of columns, ",

@@ -65,16 +65,48 @@ TEST(MaskedConvolution, FusedEqualsPlain) {
   check({1, 9, 7, 16}, 33, 2 * 48 + 16, {.rows = 3, .columns = 3, .gelu = true}, false);
   check({2, 3, 2, 4}, 5, 6 * 9 * 4 + 20, {.rows = 7, .columns = 9}, false);
   check({1, 4, 5, 2}, 3, 2 * 2, {.rows = 3, .columns = 1}, true);
+  // The window ends within a pixel, so the gradient of x needs conv2d.
+  check({1, 4, 5, 3}, 4, 3 * 3 + 4, {.rows = 2, .columns = 3}, true);
+  // Tensors that are not contiguous.
+  const Operation turned = [](const Tensors& x) -> Tensors {
+    return {MaskedConvolution(x[0].permute({0, 2, 3, 1}), x[1].t(), x[2].select(1, 0),
+                              {.rows = 2, .columns = 3, .gelu = true})
+                .transpose(1, 2)};
+  };
+  Check(turned, {torch::randn({2, 3, 4, 5}), Weight(9 + 6, 4), torch::randn({4, 2})}, true);
+}
+
+TEST(MaskedConvolution, ThreadsAgree) {
+  torch::manual_seed(5);
+  const int before = at::get_num_threads();
+  const Tensors x = {torch::randn({3, 7, 6, 5}), Weight(13, 25 + 15), torch::randn({13})};
+  Tensors results[2];
+  for (const int threads : {1, 3}) {
+    at::set_num_threads(threads);
+    const Tensors leaves = Leaves(x, torch::kFloat32);
+    const Tensor out =
+        MaskedConvolution(leaves[0], leaves[1], leaves[2], {.rows = 2, .columns = 5, .gelu = true});
+    Tensors& result = results[threads == 3];
+    result = torch::autograd::grad({out.square().sum()}, leaves);
+    result.push_back(out.detach());
+  }
+  at::set_num_threads(before);
+  for (size_t i = 0; i < results[0].size(); ++i) {
+    EXPECT_TRUE(torch::equal(results[0][i], results[1][i])) << i;
+  }
 }
 
 // The input of a first convolution has no gradient, and the window may end within a pixel.
 TEST(MaskedConvolution, InputsWithoutGradient) {
   torch::manual_seed(3);
   const Tensor image = torch::randn({2, 5, 4, 3});
-  const Operation operation = [&](const Tensors& x) -> Tensors {
-    return {MaskedConvolution(image.to(x[0].dtype()), x[0], x[1], {.rows = 2, .columns = 3})};
-  };
-  ExpectFusedEqualsPlain(operation, {Weight(7, 9 + 5), torch::randn({7})}, 1e-5);
+  for (const bool gelu : {false, true}) {
+    const Operation operation = [&](const Tensors& x) -> Tensors {
+      return {MaskedConvolution(image.to(x[0].dtype()), x[0], x[1],
+                                {.rows = 2, .columns = 3, .gelu = gelu})};
+    };
+    ExpectFusedEqualsPlain(operation, {Weight(7, 9 + 5), torch::randn({7})}, 1e-5);
+  }
 }
 
 TEST(MaskedConvolution, RefusesOtherShapes) {
@@ -89,6 +121,10 @@ TEST(MaskedConvolution, RefusesOtherShapes) {
   EXPECT_THROW(MaskedConvolution(x[0], torch::zeros({3, 12}), bias, {.rows = 3, .columns = 3}),
                Error);
   EXPECT_THROW(MaskedConvolution(x, torch::zeros({4, 12}), bias, {.rows = 3, .columns = 3}), Error);
+  EXPECT_THROW(MaskedConvolution(torch::zeros({1, 4, 5, 0}), torch::zeros({3, 0}), bias, {}),
+               Error);
+  EXPECT_THROW(MaskedConvolution(x.narrow(1, 0, 0), torch::zeros({3, 2}), bias, {}), Error);
+  EXPECT_THROW(MaskedConvolution(x, torch::zeros({3, 2}, torch::kDouble), bias, {}), Error);
 }
 
 TEST(HeadNorm, FusedEqualsPlain) {
