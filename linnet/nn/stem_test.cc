@@ -147,18 +147,19 @@ TEST(Stem, IsCausal) {
 }
 
 // Compares d sum(out * weights) / d parameter, computed by autograd, with difference quotients of
-// the reference.
-TEST(Stem, GradientsMatchDifferencesOfTheReference) {
+// the reference. In fp32, the stem runs its kernel.
+void CompareGradients(torch::Dtype type, double tolerance) {
   torch::manual_seed(3);
   for (const ModelSpec& spec :
        {Image(5, 4, 1, {.channels = 3}), Image(3, 3, 3, {.channels = 2, .rows = 2, .columns = 3}),
         Pixels(4, 3, {.channels = 2, .rows = 2, .columns = 3})}) {
     Stem stem(spec);
-    stem->to(torch::kFloat64);
+    stem->to(type);
     const Tensor tokens = Tokens(spec, 2);
     const Tensor weights = Normal({2, spec.input.max_length, spec.stack.d_model});
-    (stem->forward(tokens) * weights).sum().backward();
+    (stem->forward(tokens) * weights.to(type)).sum().backward();
     Parameters parameters = ParametersOf(stem);
+    for (auto& [name, value] : parameters) value = value.to(torch::kFloat64);
     const auto loss = [&] {
       return (Reference(spec, parameters, tokens) * weights).sum().item<double>();
     };
@@ -175,11 +176,18 @@ TEST(Stem, GradientsMatchDifferencesOfTheReference) {
         const double below = loss();
         value = before;
         const double want = (above - below) / (2 * kStep);
-        EXPECT_NEAR(gradient.view(-1)[i].item<double>(), want, 1e-6 * std::max(1.0, std::abs(want)))
+        EXPECT_NEAR(gradient.view(-1)[i].item<double>(), want,
+                    tolerance * std::max(1.0, std::abs(want)))
             << item.key() << " at " << i;
       }
     }
   }
+}
+
+TEST(Stem, GradientsMatchDifferencesOfTheReference) { CompareGradients(torch::kFloat64, 1e-6); }
+
+TEST(Stem, GradientsInFp32MatchDifferencesOfTheReference) {
+  CompareGradients(torch::kFloat32, 1e-5);
 }
 
 }  // namespace
