@@ -62,7 +62,7 @@ class Manual(unittest.TestCase):
 
     def test_bash_completes_verbs_options_and_values(self):
         self.assertEqual(self.complete("linnet", "sam"), ["sample"])
-        self.assertEqual(self.complete("linnet", "bench", "st"), ["step", "stream"])
+        self.assertEqual(self.complete("linnet", "bench", "st"), ["step", "stream", "stem"])
         self.assertEqual(self.complete("linnet", "sample", "--cou"), ["--count"])
         self.assertEqual(self.complete("linnet", "bench", "generate", "--random", ""), ["mnist", "cifar10"])
         self.assertIn("fish", self.complete("linnet", "info", "fi"))  # a folder in self.out
