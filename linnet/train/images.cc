@@ -226,12 +226,13 @@ const TaskInfo kImagesTask = {
       R"({"layers": 4, "heads": 4, "d_model": 128, "activation": "gelu", "lr": 1e-3,
           "lr_warmup": 200, "epochs": 5})"},
      {"color",
-      "color images by whole pixels, with the gated delta rule and a stem: 3.80 bits/dim on "
-      "CIFAR-10 after 73 minutes in fp32 on one core",
+      "color images of 32 x 32 whole pixels, a row at a time, with the gated delta rule and a "
+      "stem: 3.87 bits/dim on CIFAR-10 after 15 minutes in fp32 on one core",
       R"({"layers": 4, "heads": 4, "d_model": 128, "activation": "gelu", "norm_first": true,
           "attention": "gated-delta-net", "pixel_above": true, "whole_pixels": true, "stem": 64,
-          "batch": 4, "optimizer": "adam", "beta2": 0.98, "lr": 8e-3, "lr_warmup": 100,
-          "lr_decay": 3200, "lr_decay_form": "cosine", "steps": 3600, "validate_every": 400})"},
+          "patch": 32, "batch": 4, "optimizer": "adam", "beta2": 0.98, "lr": 6e-3,
+          "lr_warmup": 100, "lr_decay": 100000000, "lr_decay_form": "cosine", "steps": 6000,
+          "validate_every": 1000})"},
      {"demo",
       "4 layers x 128 with the gated delta rule that read a row at a time, a stem and a "
       "categorical "
