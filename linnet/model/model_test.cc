@@ -170,23 +170,23 @@ TEST(ModelSpec, PatchesAreDescribed) {
 }
 
 TEST(ModelSpec, RefusesInvalidPatches) {
-  for (
-      const auto& [fields, says] : std::vector<std::pair<std::string, std::string>>{
-          {R"("patch": 0)", "patch is 0; it must be between 1 and"},
-          {R"("patch": 5, "patch_width": 200, "patch_d_ff": 9)",
-           "number of tokens of an image row, 28"},
-          {R"("patch": 14)", "patch_width is 0"},
-          {R"("patch": 14, "patch_width": 4)",
-           "value_embedding is 128; it must be between 1 and 4"},
-          {R"("patch": 14, "patch_width": 200)", "patch_d_ff is 0"},
-          {R"("patch": 28, "patch_width": 4000, "patch_d_ff": 9)", "it must be at most 65536"},
-          {R"("patch_width": 40)", "set them to 0, or patch above 1"},
-          {R"("patch": 2, "patch_width": 200, "patch_d_ff": 9, "width": 715827883, "channels": 3)",
-           "width is 715827883"},
-          {R"("patch": 28, "patch_width": 200, "patch_d_ff": 9, "height": 1, "max_length": 27)",
-           "the layers would never run on an image of 28 x 1"},
-          {R"("patch": 2, "patch_width": 200, "task": "copy", "head": "categorical", "classes": 256)",
-           "patches are for transformers of images; set patch to 1"}}) {
+  for (const auto& [fields, says] : std::vector<std::pair<std::string, std::string>>{
+           {R"("patch": 0)", "patch is 0; it must be between 1 and"},
+           {R"("patch": 5, "patch_width": 200, "patch_d_ff": 9)",
+            "number of tokens of an image row, 28"},
+           {R"("patch": 14)", "patch_width is 0"},
+           {R"("patch": 14, "patch_width": 4)",
+            "value_embedding is 128; it must be between 1 and 4"},
+           {R"("patch": 14, "patch_width": 200)", "patch_d_ff is 0"},
+           {R"("patch": 28, "patch_width": 4000, "patch_d_ff": 9)", "it must be at most 65536"},
+           {R"("patch_width": 40)", "set them to 0, or patch above 1"},
+           {R"("patch": 2, "patch_width": 200, "patch_d_ff": 9, "width": 715827883, "channels": 3)",
+            "width is 715827883"},
+           {R"("patch": 28, "patch_width": 200, "patch_d_ff": 9, "height": 1, "max_length": 27)",
+            "the layers would never run on an image of 28 x 1"},
+           {R"("patch": 2, "patch_width": 200, "task": "copy", "head": "categorical",
+              "classes": 256)",
+            "patches are for transformers of images; set patch to 1"}}) {
     const std::string message = SpecError(StrCat("{", fields, "}"));
     EXPECT_TRUE(message.starts_with("here: ")) << fields << " -> " << message;
     EXPECT_NE(message.find(says), std::string::npos) << fields << " -> " << message;
