@@ -126,7 +126,7 @@ class TrainTest(unittest.TestCase):
         whole, broken = self.kill_and_resume(
             ["images", *TINY, "--data", mnist, "--validate-every", "5", "--positions", "grid", "--pixel-above",
              "--stem", "3", "--convolution", "2", "--norm-first", "--ema", "0.9", "--accumulate", "2",
-             "--checkpoint-layers", "--dropout", "0.1"], 24)
+             "--checkpoint-layers", "--dropout", "0.1", "--optimizer", "muon"], 24)
         self.assertEqual(tensors(whole / "model.safetensors"), tensors(broken / "model.safetensors"))
 
     def test_checkpointed_layers_change_nothing(self):
@@ -158,6 +158,18 @@ class TrainTest(unittest.TestCase):
         # A resumed run may start or stop weight averaging.
         self.run_ok("copy", "--resume", "--out", last, "--ema", "0.99", "--steps", "8")
         self.run_ok("copy", "--resume", "--out", average, "--ema", "0", "--steps", "8")
+
+    def test_muon_learns_and_keeps_its_averages(self):
+        out = self.dir / "muon"
+        self.run_ok("copy", *TINY, "--max-length", "8", "--steps", "60", "--lr", "2e-2", "--lr-drop-at", "0",
+                    "--optimizer", "muon", "--log-every", "20", "--out", out)
+        losses = [r["loss"] for r in records(out) if "lr" in r]
+        self.assertLess(losses[-1], losses[0])
+        # Its averages of gradients are not those of Adam.
+        self.assert_refused(self.train("copy", "--resume", "--out", out, "--steps", "70", "--optimizer", "adam"),
+                            "--optimizer adam", "muon")
+        self.run_ok("copy", "--resume", "--out", out, "--steps", "62", "--optimizer", "muon")
+        self.assert_refused(self.train(*COPY, "--optimizer", "sgd", "--out", self.dir / "sgd"), "sgd", "radam")
 
     def test_records_have_time_and_memory(self):
         out = self.dir / "run"

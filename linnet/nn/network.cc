@@ -67,6 +67,23 @@ std::shared_ptr<Network> MakeNetwork(const ModelSpec& spec, const TrainingOption
   return std::make_shared<SequenceModelImpl>(spec, options);
 }
 
+std::vector<size_t> HiddenMatrices(const Network& network) {
+  constexpr int64_t kLeast = 16;
+  std::vector<size_t> indices;
+  size_t index = 0;
+  for (const auto& item : network.named_parameters()) {
+    const std::string& name = item.key();
+    const Tensor& x = item.value();
+    const bool hidden =
+        name.find("embedding") == std::string::npos && name.rfind("predictor", 0) != 0;
+    if (hidden && x.dim() == 2 && std::min(x.size(0), x.size(1)) >= kLeast) {
+      indices.push_back(index);
+    }
+    ++index;
+  }
+  return indices;
+}
+
 std::map<std::string, Tensor> ModelTensors(const Network& network) {
   std::map<std::string, Tensor> tensors;
   for (const auto& item : network.named_parameters()) tensors[item.key()] = item.value();

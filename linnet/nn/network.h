@@ -88,6 +88,10 @@ std::optional<SpecDifference> NetworkDifference(const ModelSpec& a, const ModelS
 // message names the field) or a weight is not finite.
 std::vector<std::string> CopyWeights(const std::string& path, Network& network);
 
+// The indices of the parameters that the optimizer muon orthogonalizes: the matrices of the layers,
+// of a stem and of patches with at least 16 rows and columns. Not those of embeddings and the head.
+std::vector<size_t> HiddenMatrices(const Network& network);
+
 // The network's parameters and buffers by their names in a checkpoint.
 std::map<std::string, torch::Tensor> ModelTensors(const Network& network);
 

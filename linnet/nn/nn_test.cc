@@ -13,6 +13,7 @@
 #include "linnet/nn/sequence_model.h"
 #include "linnet/nn/test_util.h"
 #include "linnet/nn/transformer.h"
+#include "linnet/ops/orthogonalize.h"
 
 namespace linnet::nn {
 namespace {
@@ -385,6 +386,53 @@ TEST(CtcNats, GradientsMatchFiniteDifferences) {
 TEST(Optimizer, RefusesUnknownNames) {
   EXPECT_THROW(Optimizer({.name = "sgd"}, {}), Error);
   EXPECT_THROW(Optimizer({.rectify_from = 3}, {}), Error);
+}
+
+// Muon against its formulas. A matrix without a gradient stays as it is, and Adam updates the
+// parameters that are not named as matrices.
+TEST(Optimizer, MuonOrthogonalizesAverages) {
+  torch::manual_seed(31);
+  const Tensor start = torch::randn({20, 48}), idle = torch::randn({16, 16});
+  const Tensor vector = torch::randn({7});
+  const auto leaves = [&] {
+    std::vector<Tensor> copies;
+    for (const Tensor& x : {start, idle, vector}) copies.push_back(x.clone().requires_grad_());
+    return copies;
+  };
+  std::vector<Tensor> parameters = leaves(), adams = leaves();
+  const OptimizerOptions muon = {.name = "muon", .weight_decay = 0.1, .clip = 2};
+  OptimizerOptions adam = muon;
+  adam.name = "adam";
+  Optimizer optimizer(muon, parameters, {0, 1}), reference(adam, adams);
+  Tensor want = start.clone(), average = torch::zeros_like(start);
+  for (const double rate : {0.1, 0.05, 0.02}) {
+    const Tensor gradient = torch::randn({20, 48}), other = torch::randn({7});
+    const Tensor clipped = gradient * (2 / gradient.norm());
+    average = 0.95 * average + clipped;
+    const Tensor even = ops::Orthogonalize(clipped + 0.95 * average);
+    want = (1 - 0.1 * rate) * want - rate * 0.2 * std::sqrt(48.0) * even;
+    parameters[0].mutable_grad() = gradient.clone();
+    for (std::vector<Tensor>* list : {&parameters, &adams}) {
+      (*list)[2].mutable_grad() = other.clone();
+    }
+    optimizer.Step(rate);
+    reference.Step(rate);
+    EXPECT_LT((parameters[0] - want).abs().max().item<double>(), 1e-4);
+    EXPECT_FALSE(parameters[0].grad().defined());
+  }
+  EXPECT_TRUE(torch::equal(parameters[1], idle));
+  EXPECT_TRUE(torch::equal(parameters[2], adams[2]));
+}
+
+TEST(Optimizer, HiddenMatricesAreThoseOfTheLayers) {
+  SequenceModel model(SmallImages("full"));
+  std::vector<std::string> names;
+  const auto parameters = model->named_parameters();
+  for (const size_t i : HiddenMatrices(*model)) names.push_back(parameters[i].key());
+  const std::string first = "transformer.layers.0.", second = "transformer.layers.1.";
+  const std::vector<std::string> want = {first + "linear1.weight", first + "linear2.weight",
+                                         second + "linear1.weight", second + "linear2.weight"};
+  EXPECT_EQ(names, want);
 }
 
 }  // namespace

@@ -2,9 +2,11 @@
 
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "linnet/error.h"
+#include "linnet/ops/orthogonalize.h"
 
 namespace linnet::nn {
 namespace {
@@ -22,7 +24,7 @@ struct Schedule {
 Schedule ScheduleAt(const OptimizerOptions& options, int64_t t) {
   const double beta2_t = std::pow(options.beta2, t);
   const double correction1 = 1 - std::pow(options.beta1, t), correction2 = 1 - beta2_t;
-  if (options.name == "adam") return {1 / correction1, 1 / std::sqrt(correction2), true};
+  if (options.name != "radam") return {1 / correction1, 1 / std::sqrt(correction2), true};
   const double rho_inf = 2 / (1 - options.beta2) - 1;
   const double rho = rho_inf - 2 * static_cast<double>(t) * beta2_t / correction2;
   if (rho < options.rectify_from) return {1 / correction1, 1, false};
@@ -34,15 +36,21 @@ Schedule ScheduleAt(const OptimizerOptions& options, int64_t t) {
 
 }  // namespace
 
-Optimizer::Optimizer(const OptimizerOptions& options, std::vector<torch::Tensor> parameters)
+Optimizer::Optimizer(const OptimizerOptions& options, std::vector<torch::Tensor> parameters,
+                     std::vector<size_t> matrices)
     : options_(options), parameters_(std::move(parameters)) {
-  if (options.name != "radam" && options.name != "adam") {
-    throw InputError("unknown optimizer '", options.name, "'; choose radam or adam");
+  if (options.name == "muon") {
+    matrices_ = std::move(matrices);
+  } else if (options.name != "radam" && options.name != "adam") {
+    throw InputError("unknown optimizer '", options.name, "'; choose radam, adam or muon");
   }
   if (options.rectify_from < 4) {
     throw InputError("rectify_from is ", options.rectify_from, "; rectification needs at least 4");
   }
   if (!parameters_.empty() && !parameters_[0].device().is_cpu()) {
+    if (options.name == "muon") {
+      throw InputError("the optimizer muon runs on the CPU only; choose radam or adam");
+    }
     flat_.emplace(parameters_);
     first_ = flat_->first_moments();
     second_ = flat_->second_moments();
@@ -66,7 +74,26 @@ void Optimizer::Step(double learning_rate) {
     if (!std::isfinite(norm)) throw RuntimeError(kNotFinite);
     norm = options_.clip > 0 && norm > options_.clip ? options_.clip / (norm + 1e-6) : 1;
   }
+  for (const size_t i : matrices_) StepMatrix(i, learning_rate, scales[i]);
   ops::AdamUpdate(parameters_, first_, second_, scales, NextStep(learning_rate));
+}
+
+void Optimizer::StepMatrix(size_t index, double learning_rate, double gradient_scale) {
+  torch::Tensor& matrix = parameters_[index];
+  torch::Tensor& gradient = matrix.mutable_grad();
+  if (!gradient.defined()) return;
+  torch::Tensor& average = first_[index];
+  gradient.mul_(gradient_scale);
+  average.mul_(options_.momentum).add_(gradient);
+  const torch::Tensor update =
+      ops::Orthogonalize(gradient.add(average, options_.momentum));  // Nesterov's momentum
+  // The elements of an orthogonal update have a root mean square of 1 / sqrt(the longer side), and
+  // those of an Adam update 0.2 or so. At equal size, both can have the same learning rate (Liu et
+  // al., "Muon is scalable for LLM training", 2025).
+  const double size =
+      0.2 * std::sqrt(static_cast<double>(std::max(matrix.size(0), matrix.size(1))));
+  matrix.mul_(1 - learning_rate * options_.weight_decay).add_(update, -learning_rate * size);
+  gradient.reset();
 }
 
 bool Optimizer::Begin(double learning_rate) {

@@ -4,6 +4,10 @@
 //   Optimizer optimizer({.name = "radam"}, model->parameters());
 //   loss.backward();
 //   optimizer.Step(learning_rate);     // also clears the gradients
+//
+// Muon (Jordan et al., 2024) averages the gradients of a matrix, as SGD with momentum does, and
+// makes all singular values of the average about equal before it is subtracted. It updates the
+// matrices that its caller names; Adam updates the other parameters.
 #ifndef LINNET_NN_OPTIMIZER_H_
 #define LINNET_NN_OPTIMIZER_H_
 
@@ -18,7 +22,7 @@
 namespace linnet::nn {
 
 struct OptimizerOptions {
-  // "radam" (Liu et al., 2019) or "adam" (Kingma & Ba, 2014).
+  // "radam" (Liu et al., 2019), "adam" (Kingma & Ba, 2014) or "muon".
   std::string name = "radam";
   double beta1 = 0.9, beta2 = 0.999;
   double eps = 1e-8;           // added after the square root
@@ -27,11 +31,15 @@ struct OptimizerOptions {
   // radam makes steps of momentum SGD until rho_t, the length of the averaged gradient history,
   // reaches this value, and adaptive steps from then on. fast-transformers uses 5, Liu et al. 4.
   double rectify_from = 5;
+  double momentum = 0.95;  // muon: decay of the average of gradients
 };
 
 class Optimizer {
  public:
-  Optimizer(const OptimizerOptions& options, std::vector<torch::Tensor> parameters);
+  // `matrices`, for muon: the indices of the parameters that it orthogonalizes, which have two
+  // dimensions and are on the CPU.
+  Optimizer(const OptimizerOptions& options, std::vector<torch::Tensor> parameters,
+            std::vector<size_t> matrices = {});
 
   // Updates the parameters from their gradients, then clears the gradients. Parameters without a
   // gradient stay unchanged. If a gradient is not finite, no parameter or moment changes, and
@@ -56,10 +64,13 @@ class Optimizer {
   void set_steps(int64_t steps) { steps_ = steps; }
 
  private:
+  kernels::AdamStep NextStep(double learning_rate);
+  // muon: updates a matrix from `gradient_scale` times its gradient, and clears the gradient.
+  void StepMatrix(size_t index, double learning_rate, double gradient_scale);
+
   OptimizerOptions options_;
   std::vector<torch::Tensor> parameters_, first_, second_;
-  kernels::AdamStep NextStep(double learning_rate);
-
+  std::vector<size_t> matrices_;       // of muon; their second moments stay zero
   std::optional<ops::FlatAdam> flat_;  // only on a device other than the CPU
   kernels::AdamStep begun_;            // the step between Begin() and Finish()
   int64_t steps_ = 0;

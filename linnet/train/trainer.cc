@@ -128,7 +128,7 @@ class Run {
                                                              .beta2 = config_.beta2,
                                                              .weight_decay = config_.weight_decay,
                                                              .clip = config_.clip},
-                                        parameters_);
+                                        parameters_, nn::HiddenMatrices(*model_));
     steps_ = config_.steps == 0 ? StepsOfEpochs() : config_.steps;
     if (processes_.first()) folder_.Open();
     if (resume) {

@@ -113,6 +113,7 @@ TrainConfig Resolve(const TrainCommand& command) {
   }
   const std::string init = config.init;  // of a resumed run: the model that it started from
   const int held_out = config.held_out;
+  const std::string optimizer = config.optimizer;
   if (!command.config_file.empty()) {
     ApplyJson(ReadFile(command.config_file, 1 << 20), command.config_file, config);
   }
@@ -132,6 +133,12 @@ TrainConfig Resolve(const TrainCommand& command) {
     throw InputError("--held-out ", config.held_out, ": this run began with ", held_out,
                      ", so it may have been trained on these images; leave out --held-out, or "
                      "start another run without --resume");
+  }
+  if (command.resume && config.optimizer != optimizer &&
+      (config.optimizer == "muon" || optimizer == "muon")) {
+    throw InputError("--optimizer ", config.optimizer, ": this run began with ", optimizer,
+                     ", whose averages of gradients are others; leave out --optimizer, or start "
+                     "another run with --init");
   }
   // --epochs on the command line overrides a number of updates from a preset or a file.
   const CLI::Option* epochs = command.app->get_option_no_throw("--epochs");
