@@ -49,7 +49,9 @@ Optimizer::Optimizer(const OptimizerOptions& options, std::vector<torch::Tensor>
   }
   if (!parameters_.empty() && !parameters_[0].device().is_cpu()) {
     if (options.name == "muon") {
-      throw InputError("the optimizer muon runs on the CPU only; choose radam or adam");
+      throw InputError(
+          "the optimizer muon runs on the CPU only; on a GPU choose adam, with a third of its "
+          "learning rate");
     }
     flat_.emplace(parameters_);
     first_ = flat_->first_moments();

@@ -169,7 +169,14 @@ const TaskInfo kTextTask = {
       R"({"layers": 4, "heads": 4, "d_model": 128, "convolution": 4, "batch": 16,
           "activation": "gelu", "norm_first": true, "optimizer": "adam", "beta2": 0.98, "lr": 2e-3,
           "lr_warmup": 200, "lr_decay": 100000000, "lr_decay_form": "cosine",
-          "steps": 2000, "validate_every": 250})"}},
+          "steps": 2000, "validate_every": 250})"},
+     {"demo",
+      "the network of small, trained by muon: 2.26 bits a byte on Tiny Shakespeare after eight "
+      "minutes in fp32 on one core",
+      R"({"layers": 4, "heads": 4, "d_model": 128, "convolution": 4, "batch": 16,
+          "activation": "gelu", "norm_first": true, "optimizer": "muon", "beta2": 0.98,
+          "lr": 1.6e-2, "lr_warmup": 200, "lr_decay": 100000000, "lr_decay_form": "cosine",
+          "steps": 1000, "validate_every": 250})"}},
     [](const TrainConfig& config) -> std::unique_ptr<Task> {
       return std::make_unique<TextTask>(config);
     }};
