@@ -69,13 +69,17 @@ std::shared_ptr<Network> MakeNetwork(const ModelSpec& spec, const TrainingOption
 
 std::vector<size_t> HiddenMatrices(const Network& network) {
   constexpr int64_t kLeast = 16;
+  // Depthwise filters and rwkv7's r_k have two dimensions, but are not factors of products.
+  const auto elementwise = [](std::string_view name) {
+    return name.ends_with(".convolution.weight") || name.ends_with(".r_k");
+  };
   std::vector<size_t> indices;
   size_t index = 0;
   for (const auto& item : network.named_parameters()) {
     const std::string& name = item.key();
     const Tensor& x = item.value();
-    const bool hidden =
-        name.find("embedding") == std::string::npos && name.rfind("predictor", 0) != 0;
+    const bool hidden = name.find("embedding") == std::string::npos &&
+                        name.rfind("predictor", 0) != 0 && !elementwise(name);
     if (hidden && x.dim() == 2 && std::min(x.size(0), x.size(1)) >= kLeast) {
       indices.push_back(index);
     }

@@ -88,8 +88,8 @@ std::optional<SpecDifference> NetworkDifference(const ModelSpec& a, const ModelS
 // message names the field) or a weight is not finite.
 std::vector<std::string> CopyWeights(const std::string& path, Network& network);
 
-// The indices of the parameters that the optimizer muon orthogonalizes: the matrices of the layers,
-// of a stem and of patches with at least 16 rows and columns. Not those of embeddings and the head.
+// The indices of the parameters that the optimizer muon orthogonalizes: all matrices with at least
+// 16 rows and columns, except those of embeddings and of the head.
 std::vector<size_t> HiddenMatrices(const Network& network);
 
 // The network's parameters and buffers by their names in a checkpoint.

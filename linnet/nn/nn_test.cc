@@ -2,8 +2,11 @@
 // mixer.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "linnet/nn/decoder.h"
 #include "linnet/nn/encoder_decoder.h"
@@ -424,15 +427,56 @@ TEST(Optimizer, MuonOrthogonalizesAverages) {
   EXPECT_TRUE(torch::equal(parameters[2], adams[2]));
 }
 
-TEST(Optimizer, HiddenMatricesAreThoseOfTheLayers) {
-  SequenceModel model(SmallImages("full"));
+// The names of HiddenMatrices() without the layers' common beginning.
+std::vector<std::string> HiddenNames(const ModelSpec& spec) {
+  SequenceModel model(spec);
   std::vector<std::string> names;
   const auto parameters = model->named_parameters();
-  for (const size_t i : HiddenMatrices(*model)) names.push_back(parameters[i].key());
-  const std::string first = "transformer.layers.0.", second = "transformer.layers.1.";
-  const std::vector<std::string> want = {first + "linear1.weight", first + "linear2.weight",
-                                         second + "linear1.weight", second + "linear2.weight"};
-  EXPECT_EQ(names, want);
+  for (const size_t i : HiddenMatrices(*model)) {
+    std::string name = parameters[i].key();
+    const std::string begin = "transformer.layers.0.";
+    names.push_back(name.rfind(begin, 0) == 0 ? name.substr(begin.size()) : name);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+TEST(Optimizer, HiddenMatricesAreFactorsOfProducts) {
+  ModelSpec spec = SmallImages("full");
+  spec.stack.repeat = 1;
+  spec.stack.d_model = 32;
+  spec.stack.convolution = 17;  // depthwise filters [32, 17]
+  spec.stack.pattern[0] = {.kind = "full", .heads = 16, .query_dim = 2, .value_dim = 2};
+  spec.input.value_embedding = 20;
+  spec.input.pixel_above = true;
+  spec.input.stem.channels = 16;
+  spec.input.patch = {.tokens = 6, .width = 32, .d_ff = 16};
+  const std::vector<std::string> want = {"attention.key_projection.weight",
+                                         "attention.out_projection.weight",
+                                         "attention.query_projection.weight",
+                                         "attention.value_projection.weight",
+                                         "linear1.weight",
+                                         "linear2.weight",
+                                         "patch.in.weight",
+                                         "patch.linear1.weight",
+                                         "patch.linear2.weight",
+                                         "patch.out.weight",
+                                         "stem.features.0.weight",
+                                         "stem.output.0.weight"};
+  EXPECT_EQ(HiddenNames(spec), want);
+
+  // rwkv7's r_k is [heads, head size].
+  spec = SmallImages("rwkv7");
+  spec.stack.repeat = 1;
+  spec.stack.d_model = 256;
+  spec.stack.pattern[0] = {.kind = "rwkv7", .heads = 16, .query_dim = 16, .value_dim = 16};
+  for (const std::string& name : HiddenNames(spec)) EXPECT_EQ(name.find("r_k"), std::string::npos);
+  EXPECT_FALSE(HiddenNames(spec).empty());
+}
+
+TEST(Optimizer, MuonRefusesVectors) {
+  EXPECT_THROW(Optimizer({.name = "muon"}, {torch::zeros({20})}, {0}), Error);
+  EXPECT_THROW(Optimizer({.name = "muon"}, {torch::zeros({20, 20})}, {1}), Error);
 }
 
 }  // namespace

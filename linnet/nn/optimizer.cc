@@ -41,6 +41,11 @@ Optimizer::Optimizer(const OptimizerOptions& options, std::vector<torch::Tensor>
     : options_(options), parameters_(std::move(parameters)) {
   if (options.name == "muon") {
     matrices_ = std::move(matrices);
+    for (const size_t i : matrices_) {
+      if (i >= parameters_.size() || parameters_[i].dim() != 2) {
+        throw InputError("muon: parameter ", i, " is not a matrix");
+      }
+    }
   } else if (options.name != "radam" && options.name != "adam") {
     throw InputError("unknown optimizer '", options.name, "'; choose radam, adam or muon");
   }
@@ -50,8 +55,7 @@ Optimizer::Optimizer(const OptimizerOptions& options, std::vector<torch::Tensor>
   if (!parameters_.empty() && !parameters_[0].device().is_cpu()) {
     if (options.name == "muon") {
       throw InputError(
-          "the optimizer muon runs on the CPU only; on a GPU choose adam, with a third of its "
-          "learning rate");
+          "the optimizer muon runs on the CPU only; choose adam, with a lower learning rate");
     }
     flat_.emplace(parameters_);
     first_ = flat_->first_moments();
@@ -90,8 +94,8 @@ void Optimizer::StepMatrix(size_t index, double learning_rate, double gradient_s
   const torch::Tensor update =
       ops::Orthogonalize(gradient.add(average, options_.momentum));  // Nesterov's momentum
   // The elements of an orthogonal update have a root mean square of 1 / sqrt(the longer side), and
-  // those of an Adam update 0.2 or so. At equal size, both can have the same learning rate (Liu et
-  // al., "Muon is scalable for LLM training", 2025).
+  // those of an Adam update 0.2 or so. At equal size, one learning rate serves both (Liu et al.,
+  // "Muon is scalable for LLM training", 2025).
   const double size =
       0.2 * std::sqrt(static_cast<double>(std::max(matrix.size(0), matrix.size(1))));
   matrix.mul_(1 - learning_rate * options_.weight_decay).add_(update, -learning_rate * size);

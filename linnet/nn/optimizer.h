@@ -7,7 +7,8 @@
 //
 // Muon (Jordan et al., 2024) averages the gradients of a matrix, as SGD with momentum does, and
 // makes all singular values of the average about equal before it is subtracted. It updates the
-// matrices that its caller names; Adam updates the other parameters.
+// matrices that its caller names; Adam updates the other parameters. A matrix whose gradient stays
+// zero goes on moving.
 #ifndef LINNET_NN_OPTIMIZER_H_
 #define LINNET_NN_OPTIMIZER_H_
 

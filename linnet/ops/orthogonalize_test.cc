@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
-#include <cmath>
+#include <algorithm>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -47,7 +47,7 @@ TEST(Orthogonalize, KeepsVectorsAndEvensValues) {
   }
 }
 
-TEST(Orthogonalize, EqualValuesBecomeOne) {
+TEST(Orthogonalize, EqualValuesStayEqual) {
   // The values are all 1, so s is 32^(1/8).
   const Tensor after = ValuesAfter(32, 48, torch::ones({32}, torch::kDouble));
   EXPECT_LT((after - 1).abs().max().item<double>(), 0.28);
@@ -66,7 +66,7 @@ TEST(Orthogonalize, SmallValuesStaySmall) {
 TEST(Orthogonalize, IgnoresScale) {
   torch::manual_seed(23);
   const Tensor x = Random({20, 30}), y = Orthogonalize(x);
-  for (const double scale : {1e-30, 1e-10, 1e15}) {
+  for (const double scale : {1e-36, 1e-10, 1e30}) {
     EXPECT_LT((Orthogonalize(x * scale) - y).abs().max().item<double>(), 1e-3) << scale;
   }
   EXPECT_LT((Orthogonalize(x.t()) - y.t()).abs().max().item<double>(), 1e-3);

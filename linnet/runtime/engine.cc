@@ -319,7 +319,7 @@ void Engine::Impl::ReadPair(const ReaderCall& call) {
         call.outputs.empty()
             ? call.outputs
             : call.outputs.subspan((i * rows + skipped) * width, (rows - skipped) * width);
-    reader_.Read(call.Of(at, i, t, outputs));
+    reader_.Read(call.Of(&at, i, t, outputs));
   }
 }
 

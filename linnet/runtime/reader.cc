@@ -90,7 +90,7 @@ void SequenceReader::ReadApart(const ReaderCall& call) {
   const size_t each = call.outputs.size() / call.batch;
   for (size_t i = 0; i < call.batch; ++i) {
     const size_t place = call.Place(i);
-    Read(call.Of(place, i, 0, call.outputs.subspan(i * each, each)));
+    Read(call.Of(&place, i, 0, call.outputs.subspan(i * each, each)));
   }
 }
 

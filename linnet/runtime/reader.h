@@ -1,5 +1,6 @@
 // Reads sequences through a model's layers (private to linnet/runtime): cuts what a call reads into
-// blocks and divides them among threads. Arguments are not checked.
+// blocks and divides them among threads. Arguments are not checked, and the state must have room
+// for the new positions (StateData::Reserve()).
 //
 //   SequenceReader reader(model, /*threads=*/2);
 //   reader.Read({.state = state, .batch = 4, .input = {.tokens = tokens}, .length = 100,
@@ -51,9 +52,9 @@ struct ReaderCall {
   Reading reading = Reading::kPieces;
 
   size_t Place(size_t i) const { return chosen ? chosen[i] : i; }
-  // The call for sequence i alone, whose Place(i) is `place`, without its first `begin` positions.
-  ReaderCall Of(const size_t& place, size_t i, size_t begin, std::span<float> own) const {
-    return {state, &place, 1, input.From(i * length + begin), length - begin, own, reading};
+  // The call for sequence i alone, whose Place(i) is *place, without its first `begin` positions.
+  ReaderCall Of(const size_t* place, size_t i, size_t begin, std::span<float> own) const {
+    return {state, place, 1, input.From(i * length + begin), length - begin, own, reading};
   }
 };
 
@@ -71,10 +72,11 @@ class LINNET_HIDDEN SequenceReader {
   ThreadPool& pool() { return pool_; }
 
   // Continues from the state, with the decoder or, in a model without an encoder, with the model's
-  // only stack.
+  // only stack. The model must have steps.
   void Read(const ReaderCall& call);
   // As Read() for sequences of different lengths, none longer than a block: sequence i reads the
   // tokens [offsets[i], offsets[i + 1]). `outputs` has those of the last positions, or is empty.
+  // Only for models without an encoder.
   void ReadUnequal(StateData& state, std::span<const size_t> sequences,
                    std::span<const size_t> offsets, std::span<const int32_t> tokens,
                    std::span<float> outputs);
@@ -123,7 +125,7 @@ class LINNET_HIDDEN SequenceReader {
 
   const Model::Packed& model_;
   ThreadPool pool_;
-  std::vector<Crowd> crowds_;  // by the number of rows, below kAloneRows * threads
+  std::vector<Crowd> crowds_;  // for few rows: by their number
   // For more rows, up to kBlockRows: by the logarithm of their number.
   std::array<Crowd, std::bit_width(kBlockRows)> prefixes_;
   AlignedBuffer<float> shared_;

@@ -205,9 +205,9 @@ class Run {
   // The settings that all processes must share: all but those that may differ between machines.
   json SharedSettings() const {
     json config = json::parse(ToJson(config_));
-    for (const char* local : {"out", "data", "dictionary", "validation", "threads"}) {
-      config.erase(local);
-    }
+    for (const char* local : {"out", "data", "dictionary", "validation"}) config.erase(local);
+    // The rounding of muon's matrix products depends on the threads.
+    if (config_.optimizer != "muon") config.erase("threads");
     return config;
   }
 

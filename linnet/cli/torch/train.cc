@@ -137,8 +137,8 @@ TrainConfig Resolve(const TrainCommand& command) {
   if (command.resume && config.optimizer != optimizer &&
       (config.optimizer == "muon" || optimizer == "muon")) {
     throw InputError("--optimizer ", config.optimizer, ": this run began with ", optimizer,
-                     ", whose averages of gradients are others; leave out --optimizer, or start "
-                     "another run with --init");
+                     ", and they average gradients differently; keep ", optimizer,
+                     ", or start another run with --init");
   }
   // --epochs on the command line overrides a number of updates from a preset or a file.
   const CLI::Option* epochs = command.app->get_option_no_throw("--epochs");
