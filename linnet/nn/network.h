@@ -89,7 +89,8 @@ std::optional<SpecDifference> NetworkDifference(const ModelSpec& a, const ModelS
 std::vector<std::string> CopyWeights(const std::string& path, Network& network);
 
 // The indices of the parameters that the optimizer muon orthogonalizes: all matrices with at least
-// 16 rows and columns, except those of embeddings and of the head.
+// 16 rows and columns, except those of embeddings and of the head, depthwise filters and rwkv7's
+// r_k.
 std::vector<size_t> HiddenMatrices(const Network& network);
 
 // The network's parameters and buffers by their names in a checkpoint.

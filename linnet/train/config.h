@@ -356,11 +356,10 @@ void VisitUpdateFields(Config& c, const Visit& visit) {
         c.steps);
   visit("epochs", "images text couplet speech", "passes over the training data, instead of --steps",
         c.epochs);
-  visit(
-      "optimizer", "",
-      "optimizer: radam, adam, or muon, which updates the matrices of the layers by orthogonalized "
-      "gradients: it needs fewer updates than adam, which take longer for small batches; CPU only",
-      c.optimizer);
+  visit("optimizer", "",
+        "optimizer: radam, adam or muon. Muon is Adam, except that the updates of the layers' "
+        "matrices are orthogonalized: fewer updates are needed, and each takes longer; CPU only",
+        c.optimizer);
   visit("beta2", "", "optimizer: decay of the average of squared gradients", c.beta2);
   visit("lr", "", "learning rate", c.lr);
   visit("lr_warmup", "", "length of the linear warm-up, in updates", c.lr_warmup);
