@@ -136,6 +136,25 @@ class Program(Case):
             done = self.run_linnet(verb, "--help", program=folder / "linnet")
             self.assertEqual((done.returncode, done.stdout), (7, first + "--help|"))
 
+    def test_variables_for_libtorch(self):
+        folder = self.dir / "bin"
+        folder.mkdir()
+        shutil.copy(cli_util.BIN / "linnet", folder)
+        sibling = folder / "linnet-train"
+        sibling.write_text('#!/bin/sh\necho "$GOMP_SPINCOUNT $OPENBLAS_CORETYPE"\n')
+        sibling.chmod(0o755)
+        unset = {name: value for name, value in os.environ.items()
+                 if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OPENBLAS_CORETYPE")}
+
+        def variables(**own):
+            return subprocess.run([folder / "linnet", "train"], env={**unset, **own}, check=True,
+                                  capture_output=True, text=True).stdout.split()
+
+        flags = pathlib.Path("/proc/cpuinfo").read_text().split()
+        kernels = ["SKYLAKEX"] if "avx512vl" in flags else ["HASWELL"] if "avx2" in flags else []
+        self.assertEqual(variables(), ["10000", *kernels])
+        self.assertEqual(variables(GOMP_SPINCOUNT="5", OPENBLAS_CORETYPE="Zen"), ["5", "Zen"])
+
 
 class Info(Case):
     def test_json(self):

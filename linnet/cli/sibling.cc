@@ -11,12 +11,31 @@
 
 namespace linnet::cli {
 
-void ShortenSpinning() {
+namespace {
+
+// The OpenBLAS kernels for this processor's instructions, or null.
+const char* BlasKernels() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
+    return "SKYLAKEX";
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "HASWELL";
+#endif
+  return nullptr;
+}
+
+}  // namespace
+
+void PrepareTorch() {
   // By default, libgomp's waiting threads spin for milliseconds. If another process needs the same
   // cores, the spinning multiplies the run time. On an idle machine, some microseconds of spinning
   // are enough.
   constexpr const char* kSpinCount = "10000";
   if (getenv("OMP_WAIT_POLICY") == nullptr) setenv("GOMP_SPINCOUNT", kSpinCount, /*overwrite=*/0);
+
+  // On a processor newer than itself, OpenBLAS falls back to SSE3.
+  if (const char* kernels = BlasKernels()) setenv("OPENBLAS_CORETYPE", kernels, /*overwrite=*/0);
 }
 
 void Become(const Sibling& sibling, const std::vector<std::string>& arguments) {

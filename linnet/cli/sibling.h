@@ -19,13 +19,14 @@ struct Sibling {
   bool has_subcommands = false;  // the verb's name is the program's first argument
 };
 
-// Sets GOMP_SPINCOUNT, so that waiting threads of libgomp spin for some microseconds only. The
-// variable must be set before the program starts, because libgomp reads it when it is loaded.
-void ShortenSpinning();
+// Sets variables that the libraries beneath libtorch read when they are loaded, unless the user has
+// set them: GOMP_SPINCOUNT, so that waiting threads spin for some microseconds only, and
+// OPENBLAS_CORETYPE, OpenBLAS's name of the kernels for this processor.
+void PrepareTorch();
 
 inline constexpr Sibling kBenchProgram = {"linnet-bench", nullptr, "", nullptr, true};
 inline constexpr Sibling kBenchTorchProgram = {"linnet-bench-torch", "LINNET_TRAIN", "libtorch",
-                                               ShortenSpinning, true};
+                                               PrepareTorch, true};
 inline constexpr Sibling kDataProgram = {"linnet-data", "LINNET_DOWNLOAD", "libcurl and OpenSSL"};
 inline constexpr Sibling kPlotProgram = {"linnet-plot", "LINNET_PLOT", "Cairo"};
 inline constexpr Sibling kReproduceProgram = {"linnet-reproduce", "LINNET_PLOT", "Cairo"};
@@ -33,8 +34,8 @@ inline constexpr Sibling kServeProgram = {"linnet-serve", "LINNET_SERVE",
                                           "Boost, cpp-httplib and OpenSSL", nullptr, true};
 inline constexpr Sibling kSpeechProgram = {"linnet-speech", "LINNET_SPEECH",
                                            "libsndfile and libsamplerate", nullptr, true};
-inline constexpr Sibling kTrainProgram = {"linnet-train", "LINNET_TRAIN", "libtorch",
-                                          ShortenSpinning, true};
+inline constexpr Sibling kTrainProgram = {"linnet-train", "LINNET_TRAIN", "libtorch", PrepareTorch,
+                                          true};
 
 // Adds a verb that replaces this process by the sibling and passes on all arguments, including
 // --help. The verb looks for the program beside this executable, then on the PATH, and throws

@@ -17,30 +17,42 @@
   __attribute__((target( \
       "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,fma,amx-tile,amx-bf16,amx-int8")))
 #define LINNET_INLINE __attribute__((always_inline)) inline
+#define LINNET_NOINLINE __attribute__((noinline))
 
 namespace linnet::kernels {
 namespace {
 
-// Finishes one row's outputs of the panel that starts at output `column`, from their sums: floats
-// or, for int8, 32-bit integers.
+// What turns a panel's sums into outputs: biases and, for int8, scales.
+struct PanelEnd {
+  __m512 bias, scale;
+  __mmask16 used;  // the outputs that exist
+};
+
+// Of the panel whose first output is `column`.
 template <NarrowType kType>
-LINNET_AVX512 LINNET_INLINE void Finish(const NarrowArgs& args, size_t row, const std::byte* panel,
-                                        size_t column, __m512i sums) {
+LINNET_AVX512 LINNET_INLINE PanelEnd EndOf(const NarrowArgs& args, const std::byte* panel,
+                                           size_t column) {
   const size_t used = args.out - column;
-  const __m512 bias = _mm512_load_ps(panel);
+  return {.bias = _mm512_load_ps(panel),
+          .scale = kType == NarrowType::kInt8 ? _mm512_load_ps(panel + kPanel * sizeof(float))
+                                              : _mm512_setzero_ps(),
+          .used = static_cast<__mmask16>(used >= kPanel ? 0xffff : (1u << used) - 1)};
+}
+
+// Writes one row's outputs of a panel to `y`, from their sums: floats or, for int8, 32-bit integers.
+template <NarrowType kType>
+LINNET_AVX512 LINNET_INLINE void Finish(const NarrowRows& x, size_t row, __m512i sums,
+                                        const PanelEnd& end, bool add, float* y) {
   __m512 result;
   if (kType == NarrowType::kInt8) {
-    const __m512i whole = _mm512_add_epi32(sums, _mm512_set1_epi32(args.x.offset[row]));
-    const __m512 scale = _mm512_mul_ps(_mm512_set1_ps(args.x.scale[row]),
-                                       _mm512_load_ps(panel + kPanel * sizeof(float)));
-    result = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole), scale, bias);
+    const __m512i whole = _mm512_add_epi32(sums, _mm512_set1_epi32(x.offset[row]));
+    const __m512 scale = _mm512_mul_ps(_mm512_set1_ps(x.scale[row]), end.scale);
+    result = _mm512_fmadd_ps(_mm512_cvtepi32_ps(whole), scale, end.bias);
   } else {
-    result = _mm512_add_ps(_mm512_castsi512_ps(sums), bias);
+    result = _mm512_add_ps(_mm512_castsi512_ps(sums), end.bias);
   }
-  float* y = args.y + row * args.y_stride + column;
-  const auto mask = static_cast<__mmask16>(used >= kPanel ? 0xffff : (1u << used) - 1);
-  if (args.mode == LinearMode::kAdd) result = _mm512_add_ps(_mm512_maskz_loadu_ps(mask, y), result);
-  _mm512_mask_storeu_ps(y, mask, result);
+  if (add) result = _mm512_add_ps(_mm512_maskz_loadu_ps(end.used, y), result);
+  _mm512_mask_storeu_ps(y, end.used, result);
 }
 
 // ------------------------------------------------------------------------------------------
@@ -90,11 +102,14 @@ LINNET_AVX512 void VnniTile(const NarrowArgs& args, size_t row, size_t column,
       for (size_t p = 0; p < kPanels; ++p) Dot<kType>(sum[r][p], w[p], x_r);
     }
   }
+  const bool add = args.mode == LinearMode::kAdd;
 #pragma GCC unroll 8
-  for (size_t r = 0; r < kRows; ++r) {
+  for (size_t p = 0; p < kPanels; ++p) {
+    const PanelEnd end = EndOf<kType>(args, panel + p * stride, column + p * kPanel);
+    float* y = args.y + row * args.y_stride + column + p * kPanel;
 #pragma GCC unroll 8
-    for (size_t p = 0; p < kPanels; ++p) {
-      Finish<kType>(args, row + r, panel + p * stride, column + p * kPanel, sum[r][p]);
+    for (size_t r = 0; r < kRows; ++r) {
+      Finish<kType>(args.x, row + r, sum[r][p], end, add, y + r * args.y_stride);
     }
   }
 }
@@ -143,16 +158,15 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// Configures the tile registers for a block of `upper` + `lower` rows; both numbers are at most 16.
-// Tiles 0 and 1 hold the sums of the upper rows for two panels, tiles 2 and 3 the sums of the lower
-// rows. Tile 4 holds the upper rows of x and tile 5 the lower rows; tiles 6 and 7 hold the weights
-// of the two panels.
+// Configures the tile registers. Tiles 0 to 3 hold sums: of up to 16 rows for four panels, or of
+// `upper` and `lower` rows for two. Tile 4 holds the upper rows of x and tile 5 the lower rows;
+// tiles 6 and 7 hold weights.
 LINNET_AVX512 void Configure(size_t upper, size_t lower) {
   TileConfig config;
   const size_t rows[8] = {upper, upper, lower, lower, upper, lower, 16, 16};
   for (size_t i = 0; i < 8; ++i) {
     config.row_bytes[i] = 64;
-    config.rows[i] = static_cast<uint8_t>(std::max<size_t>(rows[i], 1));
+    config.rows[i] = static_cast<uint8_t>(rows[i]);
   }
   _tile_loadconfig(&config);
 }
@@ -165,89 +179,188 @@ LINNET_AVX512 void Configure(size_t upper, size_t lower) {
     _tile_dpbf16ps(sum, x, weights);     \
   }
 
-// Computes up to 16 rows, one panel after another in memory order.
-template <NarrowType kType>
-LINNET_AVX512 void AmxFewRows(const NarrowArgs& args) {
-  const size_t bytes = args.row_bytes, stride = args.panel_bytes();
-  alignas(64) int32_t sums[16 * kPanel];
-  Configure(args.rows, 0);
-  const std::byte* panel = args.packed;
-  for (size_t column = 0; column < args.out; column += kPanel, panel += stride) {
-    const std::byte* weights = panel + args.header_bytes();
-    _tile_zero(0);
-    for (size_t at = 0; at < bytes; at += 64, weights += 1024) {
-      for (size_t line = 0; line < 1024; line += 64) {
-        _mm_prefetch(weights + kAhead + line, _MM_HINT_T0);
-      }
-      _tile_loadd(4, args.x.data + at, bytes);
-      _tile_loadd(6, weights, 64);
-      LINNET_TILE_DOT(0, 4, 6)
-    }
-    _tile_stored(0, sums, 64);
-    for (size_t r = 0; r < args.rows; ++r) {
-      Finish<kType>(args, r, panel, column, _mm512_load_si512(sums + r * kPanel));
-    }
-  }
-}
+// The product in blocks of rows and kPanels panels. The sums of a block are turned into outputs
+// while the next block is computed, a few rows after each step through the inputs; otherwise the
+// tile unit would wait for that work.
+template <NarrowType kType, bool kAdd, size_t kPanels>
+class AmxBlocks {
+ public:
+  explicit AmxBlocks(const NarrowArgs& args) : args_(args), stride_(args.panel_bytes()) {}
 
-// Computes 16 to 32 rows from `begin` on, for one panel or, if `two`, for two panels.
-template <NarrowType kType>
-LINNET_AVX512 void AmxTile(const NarrowArgs& args, size_t begin, size_t upper, size_t lower,
-                           size_t column, const std::byte* panel, bool two) {
-  const size_t bytes = args.row_bytes, stride = args.panel_bytes();
-  const std::byte* x = args.x.data + begin * bytes;
-  const std::byte* weights = panel + args.header_bytes();
-  alignas(64) int32_t sums[4][16 * kPanel];
-  _tile_zero(0);
-  _tile_zero(1);
-  _tile_zero(2);
-  _tile_zero(3);
-  for (size_t at = 0; at < bytes; at += 64, weights += 1024) {
-    _tile_loadd(4, x + at, bytes);
-    _tile_loadd(6, weights, 64);
-    LINNET_TILE_DOT(0, 4, 6)
-    _tile_loadd(5, x + upper * bytes + at, bytes);
-    LINNET_TILE_DOT(2, 5, 6)
-    if (two) {
-      _tile_loadd(7, weights + stride, 64);
+  // Computes up to 16 rows for the four panels from output `column` on.
+  LINNET_AVX512 LINNET_NOINLINE void OneTileOfRows(size_t column) {
+    static_assert(kPanels == 4);
+    const std::byte* x = args_.x.data;
+    const std::byte* weights[kPanels];
+    Weights(column, weights);
+    const size_t bytes = args_.row_bytes;
+    Rows rows = unfinished_;
+    const size_t part = RowsAStep(rows);
+    Clear();
+    for (size_t at = 0, w = 0; at < bytes; at += 64, w += kTileBytes) {
+      _tile_loadd(4, x + at, bytes);
+      _tile_loadd(6, weights[0] + w, 64);
+      LINNET_TILE_DOT(0, 4, 6)
+      _tile_loadd(7, weights[1] + w, 64);
+      LINNET_TILE_DOT(1, 4, 7)
+      _tile_loadd(6, weights[2] + w, 64);
+      LINNET_TILE_DOT(2, 4, 6)
+      _tile_loadd(7, weights[3] + w, 64);
+      LINNET_TILE_DOT(3, 4, 7)
+      FinishRows(part, rows);
+    }
+    _tile_stored(0, sums_, kSumStride);
+    _tile_stored(1, sums_ + kPanel, kSumStride);
+    _tile_stored(2, sums_ + 2 * kPanel, kSumStride);
+    _tile_stored(3, sums_ + 3 * kPanel, kSumStride);
+    SetUnfinished(0, args_.rows, column);
+  }
+
+  // Computes `upper` + `lower` rows from `begin` on, both at most 16, for two panels.
+  LINNET_AVX512 LINNET_NOINLINE void TwoTilesOfRows(size_t begin, size_t upper, size_t lower,
+                                                    size_t column) {
+    static_assert(kPanels == 2);
+    const size_t bytes = args_.row_bytes;
+    const std::byte *x = args_.x.data + begin * bytes, *x_lower = x + upper * bytes;
+    const std::byte* weights[kPanels];
+    Weights(column, weights);
+    Rows rows = unfinished_;
+    const size_t part = RowsAStep(rows);
+    Clear();
+    for (size_t at = 0, w = 0; at < bytes; at += 64, w += kTileBytes) {
+      _tile_loadd(4, x + at, bytes);
+      _tile_loadd(6, weights[0] + w, 64);
+      LINNET_TILE_DOT(0, 4, 6)
+      _tile_loadd(5, x_lower + at, bytes);
+      LINNET_TILE_DOT(2, 5, 6)
+      _tile_loadd(7, weights[1] + w, 64);
       LINNET_TILE_DOT(1, 4, 7)
       LINNET_TILE_DOT(3, 5, 7)
+      FinishRows(part, rows);
     }
+    int32_t* lower_sums = sums_ + upper * kPanels * kPanel;
+    _tile_stored(0, sums_, kSumStride);
+    _tile_stored(2, lower_sums, kSumStride);
+    _tile_stored(1, sums_ + kPanel, kSumStride);
+    _tile_stored(3, lower_sums + kPanel, kSumStride);
+    SetUnfinished(begin, begin + upper + lower, column);
   }
-  _tile_stored(0, sums[0], 64);
-  _tile_stored(2, sums[2], 64);
-  _tile_stored(1, sums[1], 64);
-  _tile_stored(3, sums[3], 64);
-  for (size_t p = 0; p < (two ? 2 : 1); ++p) {
-    for (size_t r = 0; r < upper + lower; ++r) {
-      const int32_t* from = sums[(r < upper ? 0 : 2) + p] + (r < upper ? r : r - upper) * kPanel;
-      Finish<kType>(args, begin + r, panel + p * stride, column + p * kPanel,
-                    _mm512_load_si512(from));
-    }
-  }
-}
 
-template <NarrowType kType>
+  // Finishes the rows of the last block.
+  LINNET_AVX512 void FinishLast() { FinishRows(unfinished_.end, unfinished_); }
+
+ private:
+  static constexpr size_t kTileBytes = 1024;
+  static constexpr size_t kSumStride = kPanels * kPanel * sizeof(int32_t);
+
+  // Rows of a block that have their sums, but no outputs yet.
+  struct Rows {
+    size_t begin = 0, end = 0;
+    const int32_t* sums = nullptr;
+    float* y = nullptr;
+    size_t y_stride = 0;
+    NarrowRows x;
+    PanelEnd panels[kPanels];
+  };
+
+  // Finishes up to `count` rows. `rows` should be a local variable: members would be read again
+  // after each vector that is stored.
+  LINNET_AVX512 LINNET_INLINE static void FinishRows(size_t count, Rows& rows) {
+    const size_t end = std::min(rows.begin + count, rows.end);
+    for (; rows.begin < end; ++rows.begin) {
+#pragma GCC unroll 4
+      for (size_t p = 0; p < kPanels; ++p) {
+        Finish<kType>(rows.x, rows.begin, _mm512_load_si512(rows.sums), rows.panels[p], kAdd,
+                      rows.y + p * kPanel);
+        rows.sums += kPanel;
+      }
+      rows.y += rows.y_stride;
+    }
+  }
+
+  // How many rows to finish in each step through the inputs.
+  uint32_t RowsAStep(const Rows& rows) const {
+    const auto steps = static_cast<uint32_t>(args_.row_bytes / 64);
+    return (static_cast<uint32_t>(rows.end - rows.begin) + steps - 1) / steps;
+  }
+
+  // The panel that starts at output `column`. Beyond the matrix it is the last panel, which is then
+  // computed again for nothing, so that every block has kPanels panels.
+  const std::byte* PanelAt(size_t column) const {
+    return args_.packed + std::min(column, args_.out - 1) / kPanel * stride_;
+  }
+
+  void Weights(size_t column, const std::byte** weights) const {
+    for (size_t p = 0; p < kPanels; ++p) {
+      weights[p] = PanelAt(column + p * kPanel) + args_.header_bytes();
+    }
+  }
+
+  LINNET_AVX512 LINNET_INLINE static void Clear() {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+
+  // The sums of rows begin .. end are in sums_.
+  LINNET_AVX512 LINNET_INLINE void SetUnfinished(size_t begin, size_t end, size_t column) {
+    unfinished_.begin = begin;
+    unfinished_.end = end;
+    unfinished_.sums = sums_;
+    unfinished_.y = args_.y + begin * args_.y_stride + column;
+    unfinished_.y_stride = args_.y_stride;
+    unfinished_.x = args_.x;
+    for (size_t p = 0; p < kPanels; ++p, column += kPanel) {
+      unfinished_.panels[p] = EndOf<kType>(args_, PanelAt(column), std::min(column, args_.out));
+    }
+  }
+
+  const NarrowArgs& args_;
+  const size_t stride_;
+  Rows unfinished_;
+  alignas(64) int32_t sums_[1024];
+};
+
+template <NarrowType kType, bool kAdd>
 LINNET_AVX512 void Amx(const NarrowArgs& args) {
-  constexpr size_t kMostRows = 32;
-  if (args.rows <= 16) {
-    AmxFewRows<kType>(args);
-  } else {
-    const size_t stride = args.panel_bytes();
-    const size_t blocks = (args.rows + kMostRows - 1) / kMostRows;
-    size_t configured = 0;
-    for (size_t column = 0; column < args.out; column += 2 * kPanel) {
-      for (size_t b = 0; b < blocks; ++b) {
-        const size_t begin = args.rows * b / blocks, count = args.rows * (b + 1) / blocks - begin;
-        const size_t upper = (count + 1) / 2, lower = count - upper;
-        if (configured != count) Configure(upper, lower);
-        configured = count;
-        AmxTile<kType>(args, begin, upper, lower, column, args.packed + column / kPanel * stride,
-                       args.out > column + kPanel);
+  constexpr size_t kTileRows = 16;
+  // Weights that are multiplied by all rows before the next ones are read, so that they come from
+  // the second-level cache.
+  constexpr size_t kChunkBytes = 256 * 1024;
+  if (args.rows <= kTileRows) {
+    Configure(args.rows, args.rows);
+    AmxBlocks<kType, kAdd, 4> blocks(args);
+    for (size_t column = 0; column < args.out; column += 4 * kPanel) {
+      blocks.OneTileOfRows(column);
+    }
+    blocks.FinishLast();
+    _tile_release();
+    return;
+  }
+  AmxBlocks<kType, kAdd, 2> blocks(args);
+  const size_t tall = (args.rows + 2 * kTileRows - 1) / (2 * kTileRows);
+  const size_t chunk = std::max<size_t>(1, kChunkBytes / (2 * args.panel_bytes())) * 2 * kPanel;
+  size_t configured = 0;
+  for (size_t first = 0; first < args.out; first += chunk) {
+    const size_t last = std::min(first + chunk, args.out);
+    for (size_t b = 0; b < tall; ++b) {
+      const size_t begin = args.rows * b / tall, count = args.rows * (b + 1) / tall - begin;
+      const size_t upper = (count + 1) / 2, lower = count - upper;
+      if (configured != count) Configure(upper, lower);
+      configured = count;
+      for (size_t column = first; column < last; column += 2 * kPanel) {
+        blocks.TwoTilesOfRows(begin, upper, lower, column);
       }
     }
   }
+  blocks.FinishLast();
   _tile_release();
+}
+
+template <NarrowType kType>
+void Amx(const NarrowArgs& args) {
+  args.mode == LinearMode::kAdd ? Amx<kType, true>(args) : Amx<kType, false>(args);
 }
 
 }  // namespace

@@ -147,6 +147,22 @@ TEST_P(NarrowLinearTest, MatchesTheReferenceOverRaggedShapes) {
   }
 }
 
+// A matrix that is multiplied in several chunks of its weights.
+TEST_P(NarrowLinearTest, LargeMatrix) {
+  const size_t in = 3000, out = 200, rows = 70;
+  const Layer layer(type(), in, out);
+  const Floats x = Random(rows * in, 3);
+  const Rows all(type(), rows, in, x.data(), in);
+  Floats y(rows * out), alone(out);
+  NarrowLinear(rows, in, out, all.rows, layer.packed.data(), LinearMode::kOverwrite, y.data(), out);
+  for (size_t r : {size_t{0}, size_t{31}, size_t{32}, rows - 1}) {
+    const Rows one(type(), 1, in, &x[r * in], in);
+    NarrowLinear(1, in, out, one.rows, layer.packed.data(), LinearMode::kOverwrite, alone.data(),
+                 out);
+    ASSERT_TRUE(std::equal(alone.begin(), alone.end(), &y[r * out])) << "row " << r;
+  }
+}
+
 // A row's bits depend neither on the other rows nor on how the outputs are split.
 TEST_P(NarrowLinearTest, RowsDoNotDependOnOtherRowsOrTheSplit) {
   const size_t in = 130, out = 150, rows = 70;
