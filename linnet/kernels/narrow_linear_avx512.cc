@@ -39,7 +39,7 @@ LINNET_AVX512 LINNET_INLINE PanelEnd EndOf(const NarrowArgs& args, const std::by
           .used = static_cast<__mmask16>(used >= kPanel ? 0xffff : (1u << used) - 1)};
 }
 
-// Writes one row's outputs of a panel to `y`, from their sums: floats or, for int8, 32-bit integers.
+// Writes one row's outputs of a panel to `y`, from their sums: floats or, for int8, integers.
 template <NarrowType kType>
 LINNET_AVX512 LINNET_INLINE void Finish(const NarrowRows& x, size_t row, __m512i sums,
                                         const PanelEnd& end, bool add, float* y) {
