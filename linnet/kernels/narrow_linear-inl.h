@@ -82,6 +82,18 @@ HWY_INLINE void StoreValues(hn::Vec<I32> value, size_t i, size_t used, std::byte
   }
 }
 
+// The nearest integers, like hn::NearestInt(), which also corrects the conversion of numbers beyond
+// 32 bits. Here there are none.
+HWY_INLINE hn::Vec<I32> Nearest(Vec x) {
+#if HWY_TARGET == HWY_AVX3
+  return hn::Vec<I32>{_mm512_cvtps_epi32(x.raw)};
+#elif HWY_TARGET == HWY_AVX2
+  return hn::Vec<I32>{_mm256_cvtps_epi32(x.raw)};
+#else
+  return hn::NearestInt(x);
+#endif
+}
+
 template <bool kWide>
 HWY_INLINE void Int8ActivationsOf(size_t rows, size_t in, const float* x, size_t x_stride,
                                   const float* factor, const NarrowRows& to) {
@@ -103,9 +115,10 @@ HWY_INLINE void Int8ActivationsOf(size_t rows, size_t in, const float* x, size_t
     to.scale[r] = none ? 0.0f : largest / 127.0f;
     const Vec inverse = hn::Set(F32(), none ? 0.0f : 127.0f / largest);
     auto sum = hn::Zero(I32());
-    std::memset(row + groups, 0, bytes - groups);  // the last group, if not whole, and the padding
+    // The last group, if it is not whole, and the padding.
+    if (groups < bytes) std::memset(row + groups, 0, bytes - groups);
     ForVectors(in, [&](size_t i, size_t used) HWY_ATTR {
-      const auto value = hn::NearestInt(hn::Mul(LoadScaled(x, factor, i, used), inverse));
+      const auto value = Nearest(hn::Mul(LoadScaled(x, factor, i, used), inverse));
       sum = hn::Add(sum, value);
       StoreValues<kWide>(value, i, used, row);
     });
