@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cassert>
 
+#include "linnet/kernels/isa.h"
 #include "linnet/kernels/linear.h"
+#include "linnet/kernels/narrow_linear.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "linnet/kernels/masked_convolution.cc"
@@ -41,36 +43,54 @@ size_t PackedGradRow(const MaskedConvolutionShape& shape) {
   return PackedLinearSize(shape.window_columns * shape.out, shape.in);
 }
 
-}  // namespace
-
-size_t MaskedConvolutionScratch(const MaskedConvolutionShape& shape) {
-  const size_t reversed = shape.window_columns * shape.in * shape.out;
-  return shape.window_rows * std::max(PackedRow(shape), PackedGradRow(shape)) + reversed;
+// Packs weights for products with rows of type T.
+template <typename T>
+void Pack(size_t in, size_t out, const float* weight, size_t stride, const float* bias,
+          float* packed) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    PackLinear(in, out, weight, stride, bias, packed);
+  } else {
+    PackBf16(in, out, weight, stride, bias, reinterpret_cast<std::byte*>(packed));
+  }
 }
 
-void MaskedConvolution(const MaskedConvolutionShape& shape,
-                       const MaskedConvolutionForwardArgs& args, ParallelFor parallel_for) {
+void Product(size_t rows, size_t in, size_t out, const float* x, size_t x_stride,
+             const float* packed, LinearMode mode, float* y, size_t y_stride) {
+  Linear(rows, in, out, x, x_stride, packed, mode, y, y_stride);
+}
+void Product(size_t rows, size_t in, size_t out, const BFloat16* x, size_t x_stride,
+             const float* packed, LinearMode mode, float* y, size_t y_stride) {
+  BFloat16Linear(rows, in, out, x, x_stride, reinterpret_cast<const std::byte*>(packed), mode, y,
+                 y_stride);
+}
+
+LinearMode ModeOf(size_t above) { return above == 0 ? LinearMode::kOverwrite : LinearMode::kAdd; }
+
+template <typename T>
+void Forward(const MaskedConvolutionShape& shape, const MaskedConvolutionForwardArgs<T>& args,
+             ParallelFor parallel_for) {
   assert(shape.window_columns % 2 == 1 && shape.last <= (shape.Side() + 1) * shape.in);
   const auto packed = [&](size_t above) { return args.scratch + above * PackedRow(shape); };
   for (size_t above = 0; above < shape.window_rows; ++above) {
-    PackLinear(InputsOfRow(shape, above), shape.out, args.weight + FirstInput(shape, above),
-               shape.Inputs(), above == 0 ? args.bias : nullptr, packed(above));
+    Pack<T>(InputsOfRow(shape, above), shape.out, args.weight + FirstInput(shape, above),
+            shape.Inputs(), above == 0 ? args.bias : nullptr, packed(above));
   }
   parallel_for(shape.images * shape.rows, [&](size_t begin, size_t end) {
     for (size_t row = begin; row < end; ++row) {
       float* out = args.out + row * shape.columns * shape.out;
       const size_t rows = std::min(shape.window_rows, row % shape.rows + 1);
       for (size_t above = 0; above < rows; ++above) {
-        Linear(shape.columns, InputsOfRow(shape, above), shape.out,
-               args.x + (row - above) * shape.PaddedRow(shape.in), shape.in, packed(above),
-               above == 0 ? LinearMode::kOverwrite : LinearMode::kAdd, out, shape.out);
+        Product(shape.columns, InputsOfRow(shape, above), shape.out,
+                args.x + (row - above) * shape.PaddedRow(shape.in), shape.in, packed(above),
+                ModeOf(above), out, shape.out);
       }
     }
   });
 }
 
-void MaskedConvolutionGradX(const MaskedConvolutionShape& shape,
-                            const MaskedConvolutionGradXArgs& args, ParallelFor parallel_for) {
+template <typename T>
+void GradX(const MaskedConvolutionShape& shape, const MaskedConvolutionGradXArgs<T>& args,
+           ParallelFor parallel_for) {
   assert(shape.last % shape.in == 0);
   // Pixel x is input column c of pixel x + side - c. So its gradient is a product with the outputs'
   // gradients from pixel x + side - (columns - 1) to x + side, and weights in reverse order.
@@ -87,20 +107,55 @@ void MaskedConvolutionGradX(const MaskedConvolutionShape& shape,
         }
       }
     }
-    PackLinear(inputs, shape.in, reversed, inputs, nullptr, packed(above));
+    Pack<T>(inputs, shape.in, reversed, inputs, nullptr, packed(above));
   }
   parallel_for(shape.images * shape.rows, [&](size_t begin, size_t end) {
     for (size_t row = begin; row < end; ++row) {
       float* to = args.grad_x + row * shape.columns * shape.in;
       const size_t rows = std::min(shape.window_rows, shape.rows - row % shape.rows);
       for (size_t above = 0; above < rows; ++above) {
-        const float* from = args.grad_out + (row + above) * shape.PaddedRow(shape.out) +
-                            (shape.window_columns - columns(above)) * shape.out;
-        Linear(shape.columns, columns(above) * shape.out, shape.in, from, shape.out, packed(above),
-               above == 0 ? LinearMode::kOverwrite : LinearMode::kAdd, to, shape.in);
+        const T* from = args.grad_out + (row + above) * shape.PaddedRow(shape.out) +
+                        (shape.window_columns - columns(above)) * shape.out;
+        Product(shape.columns, columns(above) * shape.out, shape.in, from, shape.out, packed(above),
+                ModeOf(above), to, shape.in);
       }
     }
   });
+}
+
+}  // namespace
+
+size_t MaskedConvolutionScratch(const MaskedConvolutionShape& shape) {
+  const size_t reversed = shape.window_columns * shape.in * shape.out;
+  return shape.window_rows * std::max(PackedRow(shape), PackedGradRow(shape)) + reversed;
+}
+
+bool MaskedConvolutionTakesBf16(const MaskedConvolutionShape& shape) {
+  return ActiveDotUnit() != DotUnit::kNone && shape.in % kNarrowInputs == 0 &&
+         shape.out % kNarrowInputs == 0 && shape.last % kNarrowInputs == 0;
+}
+
+void MaskedConvolution(const MaskedConvolutionShape& shape,
+                       const MaskedConvolutionForwardArgs<float>& args, ParallelFor parallel_for) {
+  Forward(shape, args, parallel_for);
+}
+void MaskedConvolution(const MaskedConvolutionShape& shape,
+                       const MaskedConvolutionForwardArgs<BFloat16>& args,
+                       ParallelFor parallel_for) {
+  assert(MaskedConvolutionTakesBf16(shape));
+  Forward(shape, args, parallel_for);
+}
+
+void MaskedConvolutionGradX(const MaskedConvolutionShape& shape,
+                            const MaskedConvolutionGradXArgs<float>& args,
+                            ParallelFor parallel_for) {
+  GradX(shape, args, parallel_for);
+}
+void MaskedConvolutionGradX(const MaskedConvolutionShape& shape,
+                            const MaskedConvolutionGradXArgs<BFloat16>& args,
+                            ParallelFor parallel_for) {
+  assert(MaskedConvolutionTakesBf16(shape));
+  GradX(shape, args, parallel_for);
 }
 
 void MaskedConvolutionGradWeight(const MaskedConvolutionShape& shape,

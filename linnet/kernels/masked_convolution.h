@@ -18,6 +18,7 @@
 #include <cstddef>
 
 #include "linnet/base/parallel.h"
+#include "linnet/kernels/bfloat16.h"
 
 namespace linnet::kernels {
 
@@ -35,11 +36,17 @@ struct MaskedConvolutionShape {
 
 size_t MaskedConvolutionScratch(const MaskedConvolutionShape& shape);
 
+// Whether x and grad_out may be bf16 below: where the processor has products of bf16 numbers
+// (isa.h), if `in`, `out` and `last` are multiples of 64. The weights are then rounded to bf16 too;
+// sums are fp32.
+bool MaskedConvolutionTakesBf16(const MaskedConvolutionShape& shape);
+
 // Arrays are dense. x has rows of PaddedRow(in) floats, which begin and end with Side() pixels of
 // zeros: [images, rows, Side() + columns + Side(), in]. weight is [out, Inputs()], bias [out], the
 // output [images, rows, columns, out].
+template <typename T>
 struct MaskedConvolutionForwardArgs {
-  const float* x = nullptr;
+  const T* x = nullptr;
   const float* weight = nullptr;
   const float* bias = nullptr;
   float* out = nullptr;
@@ -47,18 +54,26 @@ struct MaskedConvolutionForwardArgs {
 };
 // Like the gradients below, the same bits at any number of threads.
 void MaskedConvolution(const MaskedConvolutionShape& shape,
-                       const MaskedConvolutionForwardArgs& args, ParallelFor parallel_for);
+                       const MaskedConvolutionForwardArgs<float>& args, ParallelFor parallel_for);
+void MaskedConvolution(const MaskedConvolutionShape& shape,
+                       const MaskedConvolutionForwardArgs<BFloat16>& args,
+                       ParallelFor parallel_for);
 
 // The gradient of the pixels, without the zeros around them: grad_x [images, rows, columns, in].
 // grad_out has rows of PaddedRow(out) floats, padded like x. `last` must be a multiple of `in`.
+template <typename T>
 struct MaskedConvolutionGradXArgs {
   const float* weight = nullptr;
-  const float* grad_out = nullptr;
+  const T* grad_out = nullptr;
   float* grad_x = nullptr;
   float* scratch = nullptr;  // as above
 };
 void MaskedConvolutionGradX(const MaskedConvolutionShape& shape,
-                            const MaskedConvolutionGradXArgs& args, ParallelFor parallel_for);
+                            const MaskedConvolutionGradXArgs<float>& args,
+                            ParallelFor parallel_for);
+void MaskedConvolutionGradX(const MaskedConvolutionShape& shape,
+                            const MaskedConvolutionGradXArgs<BFloat16>& args,
+                            ParallelFor parallel_for);
 
 // The gradients of weight and bias, overwritten. x is padded, grad_out [images, rows, columns, out]
 // is not. The work is split by outputs: 6 or 12 of them make a share.

@@ -2,12 +2,17 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "linnet/base/aligned.h"
 #include "linnet/base/thread_pool.h"
+#include "linnet/kernels/bfloat16.h"
+#include "linnet/kernels/isa.h"
 #include "linnet/kernels/masked_convolution_ref.h"
 #include "linnet/kernels/test_util.h"
 
@@ -100,6 +105,59 @@ TEST_P(MaskedConvolutionTest, MatchesTheReference) {
       ASSERT_NEAR(out[i], want[i], tolerance) << i << " of " << Name(shape);
     }
   }
+}
+
+// The numbers rounded to bf16.
+std::vector<BFloat16> Narrowed(const Floats& x) {
+  std::vector<BFloat16> narrow(x.size());
+  Narrow(x.size(), x.data(), narrow.data());
+  return narrow;
+}
+Floats Rounded(const Floats& x) {
+  Floats rounded;
+  for (const BFloat16 value : Narrowed(x)) {
+    rounded.push_back(std::bit_cast<float>(uint32_t{value.bits} << 16));
+  }
+  return rounded;
+}
+
+// Products of bf16 numbers equal those of the same numbers in fp32, but for the order of the sums.
+TEST_P(MaskedConvolutionTest, Bf16) {
+  for (const DotUnit unit : AvailableDotUnits()) {
+    ForceDotUnit(unit);
+    for (const MaskedConvolutionShape& shape :
+         {MaskedConvolutionShape{1, 2, 7, 64, 128, 3, 5, 192}, {2, 5, 33, 128, 64, 3, 3, 0}}) {
+      ASSERT_EQ(MaskedConvolutionTakesBf16(shape), unit != DotUnit::kNone);
+      if (unit == DotUnit::kNone) continue;
+      const Arrays in(shape);
+      Arrays rounded = in;
+      for (Floats* part : {&rounded.x, &rounded.weight, &rounded.grad_out}) *part = Rounded(*part);
+      const Floats want = Forward(shape, rounded, SerialFor);
+      const Gradients want_grad(shape, rounded, SerialFor);
+
+      Floats out(want.size(), NAN), grad_x(in.x.size(), NAN);
+      AlignedBuffer<float> scratch(MaskedConvolutionScratch(shape));
+      MaskedConvolution(shape,
+                        {.x = Narrowed(Padded(shape, shape.in, in.x)).data(),
+                         .weight = in.weight.data(),
+                         .bias = in.bias.data(),
+                         .out = out.data(),
+                         .scratch = scratch.data()},
+                        SerialFor);
+      MaskedConvolutionGradX(shape,
+                             {.weight = in.weight.data(),
+                              .grad_out = Narrowed(Padded(shape, shape.out, in.grad_out)).data(),
+                              .grad_x = grad_x.data(),
+                              .scratch = scratch.data()},
+                             SerialFor);
+      for (size_t i = 0; i < out.size(); ++i) ASSERT_NEAR(out[i], want[i], 1e-4) << Name(shape);
+      for (size_t i = 0; i < grad_x.size(); ++i) {
+        ASSERT_NEAR(grad_x[i], want_grad.x[i], 1e-4) << Name(shape);
+      }
+    }
+  }
+  ForceDotUnit(std::nullopt);
+  EXPECT_FALSE(MaskedConvolutionTakesBf16({1, 2, 7, 32, 128, 3, 5, 96}));
 }
 
 // Compares the gradients of sum(out * grad_out) with central differences of the reference, for a

@@ -54,6 +54,18 @@ void ForPanels(NarrowType type, size_t in, size_t out, const float* bias, std::b
   }
 }
 
+void Multiply(const NarrowArgs& args) {
+  if (args.rows == 0 || args.out == 0) return;
+  switch (ActiveDotUnit()) {
+    case DotUnit::kAmx:
+      return NarrowLinearAmx(args);
+    case DotUnit::kVnni:
+      return NarrowLinearVnni(args);
+    case DotUnit::kNone:
+      return HWY_DYNAMIC_DISPATCH(NarrowLinearBody)(args);
+  }
+}
+
 }  // namespace
 
 void PackBf16(size_t in, size_t out, const float* weight, size_t weight_stride, const float* bias,
@@ -140,16 +152,17 @@ void NarrowActivations(size_t rows, size_t in, const float* x, size_t x_stride, 
 void NarrowLinear(size_t rows, size_t in, size_t out, const NarrowRows& x, const std::byte* packed,
                   LinearMode mode, float* y, size_t y_stride) {
   assert(Aligned(packed) && Aligned(x.data));
-  if (rows == 0 || out == 0) return;
-  const NarrowArgs args{rows, in, out, x, packed, mode, y, y_stride, RowBytes(x.type, in)};
-  switch (ActiveDotUnit()) {
-    case DotUnit::kAmx:
-      return NarrowLinearAmx(args);
-    case DotUnit::kVnni:
-      return NarrowLinearVnni(args);
-    case DotUnit::kNone:
-      return HWY_DYNAMIC_DISPATCH(NarrowLinearBody)(args);
-  }
+  const size_t bytes = RowBytes(x.type, in);
+  Multiply({rows, in, out, x, packed, mode, y, y_stride, bytes, bytes});
+}
+
+void BFloat16Linear(size_t rows, size_t in, size_t out, const BFloat16* x, size_t x_stride,
+                    const std::byte* packed, LinearMode mode, float* y, size_t y_stride) {
+  assert(Aligned(packed) && in % kNarrowInputs == 0 && ActiveDotUnit() != DotUnit::kNone);
+  auto* data = const_cast<BFloat16*>(x);  // only read
+  const NarrowRows rows_of_x{.type = NarrowType::kBf16, .data = reinterpret_cast<std::byte*>(data)};
+  Multiply({rows, in, out, rows_of_x, packed, mode, y, y_stride, in * sizeof(BFloat16),
+            x_stride * sizeof(BFloat16)});
 }
 
 }  // namespace linnet::kernels

@@ -104,6 +104,11 @@ void NarrowActivations(size_t rows, size_t in, const float* x, size_t x_stride, 
 void NarrowLinear(size_t rows, size_t in, size_t out, const NarrowRows& x, const std::byte* packed,
                   LinearMode mode, float* y, size_t y_stride);
 
+// The product of rows of bf16 numbers, x_stride apart, which may overlap. `in` is a multiple of
+// kNarrowInputs. Only with a dot-product unit: ActiveDotUnit() is not kNone.
+void BFloat16Linear(size_t rows, size_t in, size_t out, const BFloat16* x, size_t x_stride,
+                    const std::byte* packed, LinearMode mode, float* y, size_t y_stride);
+
 }  // namespace linnet::kernels
 
 #endif  // LINNET_KERNELS_NARROW_LINEAR_H_

@@ -17,6 +17,7 @@ struct NarrowArgs {
   float* y;
   size_t y_stride;
   size_t row_bytes;  // bytes of one row of x
+  size_t x_stride;   // bytes from one row of x to the next
 
   // Bytes from one panel to the next.
   size_t panel_bytes() const { return PackedNarrowSize(x.type, in, kPanel); }

@@ -79,7 +79,7 @@ LINNET_AVX512 void VnniTile(const NarrowArgs& args, size_t row, size_t column,
                             const std::byte* panel) {
   const size_t bytes = args.row_bytes, stride = args.panel_bytes();
   const std::byte* weights = panel + args.header_bytes();
-  const std::byte* x = args.x.data + row * bytes;
+  const std::byte* x = args.x.data + row * args.x_stride;
   __m512i sum[kRows][kPanels];
 #pragma GCC unroll 8
   for (size_t r = 0; r < kRows; ++r) {
@@ -96,7 +96,7 @@ LINNET_AVX512 void VnniTile(const NarrowArgs& args, size_t row, size_t column,
 #pragma GCC unroll 8
     for (size_t r = 0; r < kRows; ++r) {
       int32_t four;
-      __builtin_memcpy(&four, x + r * bytes + at, 4);
+      __builtin_memcpy(&four, x + r * args.x_stride + at, 4);
       const __m512i x_r = _mm512_set1_epi32(four);
 #pragma GCC unroll 8
       for (size_t p = 0; p < kPanels; ++p) Dot<kType>(sum[r][p], w[p], x_r);
@@ -194,7 +194,7 @@ LINNET_AVX512 void AmxFewRows(const NarrowArgs& args) {
       for (size_t line = 0; line < 1024; line += 64) {
         _mm_prefetch(weights + kAhead + line, _MM_HINT_T0);
       }
-      _tile_loadd(4, args.x.data + at, bytes);
+      _tile_loadd(4, args.x.data + at, args.x_stride);
       _tile_loadd(6, weights, 64);
       LINNET_TILE_DOT(0, 4, 6)
     }
@@ -221,12 +221,12 @@ class AmxBlocks {
     const std::byte* x = args_.x.data;
     const std::byte* weights[kPanels];
     Weights(column, weights);
-    const size_t bytes = args_.row_bytes;
+    const size_t bytes = args_.row_bytes, x_stride = args_.x_stride;
     Rows rows = unfinished_;
     const size_t part = RowsAStep(rows);
     Clear();
     for (size_t at = 0, w = 0; at < bytes; at += 64, w += kTileBytes) {
-      _tile_loadd(4, x + at, bytes);
+      _tile_loadd(4, x + at, x_stride);
       _tile_loadd(6, weights[0] + w, 64);
       LINNET_TILE_DOT(0, 4, 6)
       _tile_loadd(7, weights[1] + w, 64);
@@ -237,6 +237,7 @@ class AmxBlocks {
       LINNET_TILE_DOT(3, 4, 7)
       FinishRows(part, rows);
     }
+    FinishRows(rows.end, rows);  // none, unless the product has no inputs
     _tile_stored(0, sums_, kSumStride);
     _tile_stored(1, sums_ + kPanel, kSumStride);
     _tile_stored(2, sums_ + 2 * kPanel, kSumStride);
@@ -248,24 +249,25 @@ class AmxBlocks {
   LINNET_AVX512 LINNET_NOINLINE void TwoTilesOfRows(size_t begin, size_t upper, size_t lower,
                                                     size_t column) {
     static_assert(kPanels == 2);
-    const size_t bytes = args_.row_bytes;
-    const std::byte *x = args_.x.data + begin * bytes, *x_lower = x + upper * bytes;
+    const size_t bytes = args_.row_bytes, x_stride = args_.x_stride;
+    const std::byte *x = args_.x.data + begin * x_stride, *x_lower = x + upper * x_stride;
     const std::byte* weights[kPanels];
     Weights(column, weights);
     Rows rows = unfinished_;
     const size_t part = RowsAStep(rows);
     Clear();
     for (size_t at = 0, w = 0; at < bytes; at += 64, w += kTileBytes) {
-      _tile_loadd(4, x + at, bytes);
+      _tile_loadd(4, x + at, x_stride);
       _tile_loadd(6, weights[0] + w, 64);
       LINNET_TILE_DOT(0, 4, 6)
-      _tile_loadd(5, x_lower + at, bytes);
+      _tile_loadd(5, x_lower + at, x_stride);
       LINNET_TILE_DOT(2, 5, 6)
       _tile_loadd(7, weights[1] + w, 64);
       LINNET_TILE_DOT(1, 4, 7)
       LINNET_TILE_DOT(3, 5, 7)
       FinishRows(part, rows);
     }
+    FinishRows(rows.end, rows);  // none, unless the product has no inputs
     int32_t* lower_sums = sums_ + upper * kPanels * kPanel;
     _tile_stored(0, sums_, kSumStride);
     _tile_stored(2, lower_sums, kSumStride);
@@ -308,7 +310,7 @@ class AmxBlocks {
 
   // How many rows to finish in each step through the inputs.
   uint32_t RowsAStep(const Rows& rows) const {
-    const auto steps = static_cast<uint32_t>(args_.row_bytes / 64);
+    const auto steps = std::max(1u, static_cast<uint32_t>(args_.row_bytes / 64));
     return (static_cast<uint32_t>(rows.end - rows.begin) + steps - 1) / steps;
   }
 

@@ -51,7 +51,7 @@ SequenceModelImpl::SequenceModelImpl(const ModelSpec& spec, const TrainingOption
     register_module("above_embedding", above_embedding_);
   }
   if (spec.input.stem.channels > 0) {
-    stem_ = Stem(spec);
+    stem_ = Stem(spec, ops::PrecisionNamed(options.precision, options.device));
     register_module("stem", stem_);
   }
   if (spec.input.norm) {

@@ -31,11 +31,12 @@ Tensor Window(const StemWindow& window, int64_t n, int64_t last, const Tensor& v
 
 }  // namespace
 
-StemImpl::StemImpl(const ModelSpec& spec)
+StemImpl::StemImpl(const ModelSpec& spec, ops::Precision precision)
     : bytes_(StemBytes(spec)),
       second_(StemFeatures(spec)),
       values_(StemValues(spec)),
-      first_(StemFirst(spec)) {
+      first_(StemFirst(spec)),
+      precision_(precision) {
   const int64_t channels = spec.input.stem.channels;
   const auto add = [&](Weights& weights, const char* name, int64_t in, int64_t out) {
     const std::string full = StrCat(name, ".", weights.size());
@@ -75,9 +76,9 @@ Tensor StemImpl::forward(const Tensor& tokens) {
     // Position t computes the features of byte t + 1 - first_. Those of byte 0, if there is no such
     // position, are zeros.
     if (first_ == 0 && k == 0) features.select(1, 0).select(1, 0).zero_();
-    outputs.push_back(
-        ops::MaskedConvolution(features, output_[k]->weight, output_[k]->bias,
-                               {.rows = second_.rows, .columns = second_.columns, .gelu = true}));
+    outputs.push_back(ops::MaskedConvolution(
+        features, output_[k]->weight, output_[k]->bias,
+        {.rows = second_.rows, .columns = second_.columns, .gelu = true, .precision = precision_}));
   }
   return (outputs.size() == 1 ? outputs[0] : torch::stack(outputs, 3))
       .reshape({tokens.size(0), rows * row_bytes, -1})

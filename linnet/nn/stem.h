@@ -17,6 +17,7 @@
 
 #include "linnet/model/spec.h"
 #include "linnet/model/stem.h"
+#include "linnet/ops/layer_rows.h"
 
 namespace linnet::nn {
 
@@ -31,7 +32,8 @@ struct StemState {
 
 class StemImpl : public torch::nn::Module {
  public:
-  explicit StemImpl(const ModelSpec& spec);
+  // `precision`: of the second convolution in forward().
+  explicit StemImpl(const ModelSpec& spec, ops::Precision precision = ops::Precision::kFp32);
 
   // int64 tokens [N, L] from position 0 on -> [N, L, width], by two convolutions over the image.
   // `width` is the spec's EmbeddingWidth().
@@ -47,7 +49,8 @@ class StemImpl : public torch::nn::Module {
 
   const StemWindow bytes_, second_;  // the windows of the first and of the second convolution
   const int64_t values_, first_;     // StemValues() and StemFirst()
-  Weights features_, output_;        // the weights of the first and of the second convolution
+  const ops::Precision precision_;
+  Weights features_, output_;  // the weights of the first and of the second convolution
 };
 TORCH_MODULE(Stem);
 

@@ -10,18 +10,24 @@
 
 #include <cstdint>
 
+#include "linnet/ops/layer_rows.h"
+
 namespace linnet::ops {
 
 struct MaskedConvolutionOptions {
   int64_t rows = 1, columns = 1;  // of the window; `columns` is odd
   bool gelu = false;              // convolves gelu(x) in place of x
+  Precision precision = Precision::kFp32;
 };
 
 // x [N, R, C, in], weight [out, inputs], bias [out] -> [N, R, C, out]. A pixel's inputs are those
 // of its window in raster order, of which the last row has the first
 // inputs - (rows - 1) * columns * in only; outside the image they are zeros. They may not go beyond
 // the pixel itself. In fp32 on the CPU, runs the fused kernel (first derivatives only); elsewhere
-// libtorch's conv2d. Throws InputError on shapes that do not match.
+// libtorch's conv2d. With precision kBf16, the fused kernel rounds the operands of the products for
+// the output and the gradient of x to bf16, where the processor multiplies such numbers faster and
+// the numbers of channels are multiples of 64; otherwise kBf16 changes nothing. Throws InputError on
+// shapes that do not match.
 torch::Tensor MaskedConvolution(const torch::Tensor& x, const torch::Tensor& weight,
                                 const torch::Tensor& bias, const MaskedConvolutionOptions& options);
 
