@@ -25,9 +25,9 @@ struct MaskedConvolutionOptions {
 // inputs - (rows - 1) * columns * in only; outside the image they are zeros. They may not go beyond
 // the pixel itself. In fp32 on the CPU, runs the fused kernel (first derivatives only); elsewhere
 // libtorch's conv2d. With precision kBf16, the fused kernel rounds the operands of the products for
-// the output and the gradient of x to bf16, where the processor multiplies such numbers faster and
-// the numbers of channels are multiples of 64; otherwise kBf16 changes nothing. Throws InputError on
-// shapes that do not match.
+// the output and the gradient of x to bf16, if the processor has such products and the numbers of
+// channels are multiples of 64; otherwise kBf16 changes nothing. Throws InputError on shapes that
+// do not match.
 torch::Tensor MaskedConvolution(const torch::Tensor& x, const torch::Tensor& weight,
                                 const torch::Tensor& bias, const MaskedConvolutionOptions& options);
 
