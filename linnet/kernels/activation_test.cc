@@ -35,6 +35,24 @@ TEST_P(ActivationTest, MatchesTheReference) {
   }
 }
 
+// Subnormal numbers would make the kernels slow.
+TEST_P(ActivationTest, NothingIsSubnormal) {
+  std::vector<float> x, grad_out;
+  for (int i = -3000; i <= 3000; ++i) x.push_back(static_cast<float>(i) * 1e-2f);
+  grad_out.assign(x.size(), 1e-6f);
+  for (Activation activation : {Activation::kRelu, Activation::kGelu}) {
+    std::vector<float> out(x.size()), grad(x.size());
+    ActivateBackward(
+        activation, 1, x.size(),
+        ActivationBackwardArgs<float>{
+            .x = x.data(), .grad_out = grad_out.data(), .out = out.data(), .grad = grad.data()});
+    for (size_t i = 0; i < x.size(); ++i) {
+      EXPECT_NE(std::fpclassify(out[i]), FP_SUBNORMAL) << x[i];
+      EXPECT_NE(std::fpclassify(grad[i]), FP_SUBNORMAL) << x[i];
+    }
+  }
+}
+
 // Checks the outputs of the backward pass for one type: act(x), its gradient and the column sums.
 // The expected gradient comes from finite differences in double precision.
 template <typename T>
