@@ -2,12 +2,12 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/torch/benchmarks.h"
-#include "linnet/cli/torch/memory.h"
+#include "linnet/cli/torch/process.h"
 #include "linnet/program/program.h"
 
 int main(int argc, char** argv) {
   using namespace linnet::bench;
-  linnet::KeepFreedMemory();
+  linnet::PrepareProcess();
   CLI::App app("Benchmark training against the limits of this machine", "linnet bench");
   linnet::cli::SetUp(app);
   AddTrain(app);

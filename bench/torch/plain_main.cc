@@ -2,7 +2,7 @@
 #include <CLI/CLI.hpp>
 
 #include "bench/torch/device.h"
-#include "linnet/cli/torch/memory.h"
+#include "linnet/cli/torch/process.h"
 #include "linnet/model/mixer.h"
 #include "linnet/program/program.h"
 
@@ -57,7 +57,7 @@ void AddTrain(CLI::App& app, on_device::TrainOptions& options) {
 }  // namespace linnet::bench
 
 int main(int argc, char** argv) {
-  linnet::KeepFreedMemory();
+  linnet::PrepareProcess();
   CLI::App app("Time training on a GPU", "linnet-bench");
   linnet::cli::SetUp(app);
   linnet::bench::on_device::AttentionOptions attention;

@@ -26,9 +26,9 @@ struct Dual {
 
 // GELU is x Phi(x) = max(x, 0) - a Phi(-a) with a = |x|, so only the tail Phi(-a) needs a formula:
 // Phi(-a) = exp(-a^2 / 2) t p(t) with t = 1 / (1 + 0.35 a). Here p is the minimax polynomial of
-// degree 8 for 0 <= a <= 14; its relative error is 3.2e-8. For a > 10, where the tail is below 1e-23,
-// it counts as zero: with subnormal numbers, which would follow, processors of Intel take fifty
-// times as long.
+// degree 8 for 0 <= a <= 14; its relative error is 3.2e-8. For a > 10, where the tail is below
+// 1e-23, it counts as zero: with subnormal numbers, which would follow, processors of Intel take
+// fifty times as long.
 // The derivative is Phi(x) + x exp(-x^2 / 2) / sqrt(2 pi).
 template <bool kSlope>
 HWY_INLINE Dual GeluDual(Vec x) {

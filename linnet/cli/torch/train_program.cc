@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "linnet/cli/torch/memory.h"
+#include "linnet/cli/torch/process.h"
 #include "linnet/cli/torch/torch_verbs.h"
 #include "linnet/error.h"
 #include "linnet/program/program.h"
@@ -33,7 +33,7 @@ int WithTorchErrors(const std::function<int()>& run) {
 }
 
 int TrainProgram(int argc, char** argv) {
-  KeepFreedMemory();
+  PrepareProcess();
   CLI::App app("Train models", "linnet");
   cli::SetUp(app);
   app.get_formatter()->column_width(32);
