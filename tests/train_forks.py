@@ -14,10 +14,19 @@ VERBS = ("train", "linearize")
 _servers = {}
 
 
+def variables_for_libtorch():
+    """The variables that `linnet` sets before it starts linnet-train. With other kernels of OpenBLAS, sums would differ
+    from those of `linnet train`."""
+    variables = {"GOMP_SPINCOUNT": "10000"}
+    flags = pathlib.Path("/proc/cpuinfo").read_text().split()
+    if "avx2" in flags:
+        variables["OPENBLAS_CORETYPE"] = "SKYLAKEX" if "avx512vl" in flags else "HASWELL"
+    return variables
+
+
 class _Server:
     def __init__(self, program):
-        # `linnet` sets this variable before it starts linnet-train, since libgomp reads it when it is loaded.
-        env = {"GOMP_SPINCOUNT": "10000", **os.environ}
+        env = {**variables_for_libtorch(), **os.environ}
         self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
         self.folder = tempfile.TemporaryDirectory(prefix="linnet_train_forks.")
         atexit.register(self.close)
