@@ -103,8 +103,14 @@ class ScanBackwardHead {
   Rows<float> Deep(float* at) const { return {at, static_cast<ptrdiff_t>(dp_)}; }
   static Rows<const float> Const(Rows<float> x) { return ScanBlock::Const(x); }
   // The matrix x (Along) or its transpose (Across) as the first factor of a product.
-  static Factors Along(Rows<float> x) { return {x.at, x.stride, 1}; }
-  static Factors Across(Rows<float> x) { return {x.at, 1, x.stride}; }
+  template <typename T>
+  static Factors Along(Rows<T> x) {
+    return {x.at, x.stride, 1};
+  }
+  template <typename T>
+  static Factors Across(Rows<T> x) {
+    return {x.at, 1, x.stride};
+  }
 
   HWY_INLINE void LoadFinalGradient() {
     Clear(pieces_.g, dp_ * mp_);
@@ -128,10 +134,8 @@ class ScanBackwardHead {
   HWY_INLINE void LoadKept(size_t segment) {
     const float* kept = args_.kept + (place_.states + segment) * size_.dim * size_.columns;
     Clear(pieces_.s, dp_ * mp_);
-    Clear(pieces_.s_t, dp_ * mp_);
     for (size_t d = 0; d < size_.dim; ++d, kept += size_.columns) {
       std::memcpy(pieces_.s + d * mp_, kept, size_.columns * sizeof(float));
-      for (size_t c = 0; c < size_.columns; ++c) pieces_.s_t[c * dp_ + d] = kept[c];
     }
   }
 
@@ -141,7 +145,7 @@ class ScanBackwardHead {
     const size_t end = std::min(segment_ + kScanSegment, place_.length);
     LoadKept(segment);
     for (size_t cell = segment_; cell < end; cell += kCell) {
-      std::memcpy(pieces_.cells + (cell - segment_) / kCell * state_size, pieces_.s_t,
+      std::memcpy(pieces_.cells + (cell - segment_) / kCell * state_size, pieces_.s,
                   state_size * sizeof(float));
       const size_t cell_end = std::min(cell + kCell, end);
       for (size_t at = cell; at < cell_end; at += block_.tokens()) {
@@ -156,20 +160,20 @@ class ScanBackwardHead {
     }
   }
 
-  // Differentiates the blocks of a cell from last to first. s_t: transposed state before the cell.
-  HWY_INLINE void RunCell(size_t cell, size_t end, const float* s_t) {
+  // Differentiates the blocks of a cell from last to first. s: the state before the cell.
+  HWY_INLINE void RunCell(size_t cell, size_t end, const float* s) {
     const size_t state_size = dp_ * mp_;
     size_t starts[kCell + 1], blocks = 0;
     const float* states[kCell];
     for (size_t at = cell; at < end; at += block_.tokens()) {
-      starts[blocks] = at, states[blocks] = s_t;
+      starts[blocks] = at, states[blocks] = s;
       block_.Start(at, end - at);
       if (at + block_.tokens() < end) {
-        if (blocks == 0) std::memcpy(pieces_.s_t, s_t, state_size * sizeof(float));
+        if (blocks == 0) std::memcpy(pieces_.s, s, state_size * sizeof(float));
         Advance(/*first_time=*/false);
         float* next = pieces_.blocks + blocks * state_size;
-        std::memcpy(next, pieces_.s_t, state_size * sizeof(float));
-        s_t = next;
+        std::memcpy(next, pieces_.s, state_size * sizeof(float));
+        s = next;
       }
       ++blocks;
     }
@@ -191,8 +195,7 @@ class ScanBackwardHead {
     body(1);
   }
 
-  // Advances the transposed state over the block. The first time, also advances the state itself
-  // and computes the solved values from it.
+  // Advances the state over the block. The first time, also computes the solved values.
   HWY_INLINE void Advance(bool first_time) {
     const size_t n = block_.tokens(), next = block_.begin() + n;
     const Rows<float> y = Solved();
@@ -204,10 +207,7 @@ class ScanBackwardHead {
     const Rows<float> a = block_.a();
     const Rows<const float> s = Const(Wide(pieces_.s));
     if (first_time && block_.two()) Product(1, dp_, mp_, Along(a), s, y, true);
-    if (block_.decays()) {
-      ScaleColumns(mp_, dp_, block_.decay(), pieces_.s_t, pieces_.s_t);
-      if (first_time) ScaleByRows(dp_, mp_, block_.decay(), pieces_.s);
-    }
+    if (block_.decays()) ScaleByRows(dp_, mp_, block_.decay(), pieces_.s);
     if (first_time) {
       const size_t first = block_.two() ? 1 : 0;
       if (!block_.two()) block_.PackSolved(y);
@@ -218,8 +218,7 @@ class ScanBackwardHead {
     ahead_.Next(2);
     ForWriters([&](size_t w) HWY_ATTR {
       ahead_.Next(2);
-      Product(mp_, n, dp_, Across(Values(w)), Const(Keys(w)), Deep(pieces_.s_t));
-      if (first_time) Product(dp_, n, mp_, Across(Keys(w)), Const(Values(w)), Wide(pieces_.s));
+      Product(dp_, n, mp_, Across(Keys(w)), Const(Values(w)), Wide(pieces_.s));
     });
   }
 
@@ -234,38 +233,40 @@ class ScanBackwardHead {
   Rows<float> GradKeys(size_t w) const { return Deep(w == 0 ? pieces_.dk : pieces_.db); }
 
   // Matrix `to` of the block = the lower triangle of `rows` times a panel [count, kSide].
-  HWY_INLINE void Triangle(size_t count, Rows<float> rows, const float* panel, bool strict,
-                           size_t to) {
+  template <typename T>
+  HWY_INLINE void LowerProduct(size_t count, Rows<T> rows, const float* panel, bool strict,
+                               size_t to) {
     Product(block_.tokens(), count, kScanSolveBlock, Along(rows), {panel, kSide},
             {block_.product(to), kSide}, true);
     KeepLower(block_.tokens(), strict, block_.product(to));
   }
 
-  // Computes the gradients of one block. state_t: the transposed state before the block.
-  HWY_INLINE void Differentiate(const float* state_t) {
+  // Computes the gradients of one block. state: the state before the block.
+  HWY_INLINE void Differentiate(const float* state) {
     const size_t before = std::min(block_.begin(), kCell);
     behind_.First(block_.begin() - before, before);
     block_.PackQ();
     block_.PackKeys();
     if (block_.two()) block_.PackGiven();
     block_.PackA();
-    PackOutGradients();
-    const float* start_t = state_t;
+    FindOutGradients();
+    TransposeRows(dp_, mp_, {state, static_cast<ptrdiff_t>(mp_)}, Deep(pieces_.s_t));
+    float* start_t = pieces_.s_t;
     if (block_.decays()) {
-      ScaleColumns(mp_, dp_, block_.decay(), state_t, pieces_.start_t);
+      ScaleColumns(mp_, dp_, block_.decay(), pieces_.s_t, pieces_.start_t);
       start_t = pieces_.start_t;
     }
     ForWriters([&](size_t w) HWY_ATTR {
-      TransposeRows(block_.tokens(), dp_, Const(Keys(w)), block_.panel(w));
-      TransposeRows(block_.tokens(), mp_, Const(Values(w)), ValuesT(w));
-      Triangle(dp_, block_.q(), block_.panel(w), false, QKeys(w));
-      Triangle(mp_, Wide(pieces_.go), ValuesT(w), false, GradQKeys(w));
-      Triangle(dp_, block_.a(), block_.panel(w), true, AKeys(w));
+      TransposeRows(block_.tokens(), dp_, Const(Keys(w)), {block_.panel(w), kSide});
+      TransposeRows(block_.tokens(), mp_, Const(Values(w)), {ValuesT(w), kSide});
+      LowerProduct(dp_, block_.q(), block_.panel(w), false, QKeys(w));
+      LowerProduct(mp_, out_gradients_, ValuesT(w), false, GradQKeys(w));
+      LowerProduct(dp_, block_.a(), block_.panel(w), true, AKeys(w));
     });
     behind_.Next(1);
     DifferentiateValues();
     behind_.Next(1);
-    DifferentiateReaders(start_t, state_t);
+    DifferentiateReaders(start_t);
     behind_.Next(1);
     DifferentiateKeys();
     behind_.Next(1);
@@ -280,36 +281,39 @@ class ScanBackwardHead {
     StoreGradients();
   }
 
-  HWY_INLINE void PackOutGradients() {
+  // Finds the gradients of the block's outputs: the caller's rows, or a copy if these end within a
+  // vector.
+  HWY_INLINE void FindOutGradients() {
     const size_t n = block_.tokens(), m = size_.value_dim;
-    ScaleRows<false, false>(n, m, mp_, place_.In(args_.grad_out, m).Of({block_.begin(), n, false}),
-                            {nullptr, 0}, 1.0f, nullptr, pieces_.block.ones, Wide(pieces_.go));
+    out_gradients_ = place_.In(args_.grad_out, m).Of({block_.begin(), n, false});
+    if (m == mp_) return;
+    ScaleRows<false, false>(n, m, mp_, out_gradients_, {nullptr, 0}, 1.0f, nullptr,
+                            pieces_.block.ones, Wide(pieces_.go));
+    out_gradients_ = Const(Wide(pieces_.go));
   }
 
   HWY_INLINE void DifferentiateValues() {
     const size_t n = block_.tokens();
-    const Rows<float> go = Wide(pieces_.go), dy = Wide(pieces_.dy);
-    const Rows<const float> g = Const(Wide(pieces_.g));
+    const Rows<float> dy = Wide(pieces_.dy);
+    const Rows<const float> g = Const(Wide(pieces_.g)), go = out_gradients_;
     ForWriters([&](size_t w) HWY_ATTR {
-      Products(n, mp_, {{dp_, Along(Keys(w)), g}, {n, block_.Flipped(QKeys(w)), Const(go)}},
-               GradValues(w), true);
+      Products(n, mp_, {{dp_, Along(Keys(w)), g}, block_.Upper(QKeys(w), go)}, GradValues(w), true);
     });
     // Solves from the last row to the first: in reverse order, the transposed matrix is lower
     // triangular.
     const float* last = block_.product(AKeys(1)) + (n - 1) * (kScanSolveBlock + 1);
     SolveLower(n, mp_, {last, -1, -kSide}, {dy.Row(n - 1), -dy.stride});
-    if (block_.two()) Product(n, n, mp_, block_.Flipped(AKeys(0)), Const(dy), GradValues(0));
-    ForWriters([&](size_t w) HWY_ATTR { Triangle(mp_, dy, ValuesT(w), true, GradAKeys(w)); });
+    if (block_.two()) Products(n, mp_, {block_.Upper(AKeys(0), Const(dy))}, GradValues(0));
+    ForWriters([&](size_t w) HWY_ATTR { LowerProduct(mp_, dy, ValuesT(w), true, GradAKeys(w)); });
   }
 
-  HWY_INLINE void DifferentiateReaders(const float* start_t, const float* state_t) {
+  HWY_INLINE void DifferentiateReaders(float* start_t) {
     const size_t n = block_.tokens();
-    const Rows<const float> start = Const(Deep(const_cast<float*>(start_t)));
-    const Rows<float> go = Wide(pieces_.go), dy = Wide(pieces_.dy);
-    const Rows<float> dq = Deep(pieces_.dq), da = Deep(pieces_.da);
-    const auto keys = [&](size_t matrix, size_t w) HWY_ATTR {
-      return Term{n, block_.Matrix(matrix), Const(Keys(w))};
-    };
+    const Rows<const float> start = Const(Deep(start_t));
+    const Rows<const float> go = out_gradients_;
+    const Rows<float> dy = Wide(pieces_.dy), dq = Deep(pieces_.dq), da = Deep(pieces_.da);
+    const auto keys = [&](size_t matrix, size_t w)
+                          HWY_ATTR { return block_.Lower(matrix, Const(Keys(w))); };
     if (!block_.two()) {
       Products(n, dp_, {{mp_, Along(go), start}, keys(GradQKeys(1), 1)}, dq, true);
       Products(n, dp_, {{mp_, Along(dy), start}, keys(GradAKeys(1), 1)}, da, true);
@@ -320,7 +324,7 @@ class ScanBackwardHead {
     Products(n, dp_, {{mp_, Along(dy), start}, keys(GradAKeys(0), 0), keys(GradAKeys(1), 1)}, da,
              true);
     // The first row of a' reads the state before the decay, and none of its own block's writes.
-    Product(1, mp_, dp_, Along(dy), Const(Deep(const_cast<float*>(state_t))), da, true);
+    Product(1, mp_, dp_, Along(dy), Const(Deep(pieces_.s_t)), da, true);
   }
 
   HWY_INLINE void DifferentiateKeys() {
@@ -330,22 +334,20 @@ class ScanBackwardHead {
     ForWriters([&](size_t w) HWY_ATTR {
       Products(n, dp_,
                {{mp_, Along(Values(w)), g_t},
-                {n, block_.Flipped(GradQKeys(w)), q},
-                {n, block_.Flipped(GradAKeys(w)), a}},
+                block_.Upper(GradQKeys(w), q),
+                block_.Upper(GradAKeys(w), a)},
                GradKeys(w), true);
     });
   }
 
-  // G += q'^T do + a'^T dy, in both layouts, with the rows of a' and dy from `first` on.
+  // G += q'^T do + a'^T dy, and its transpose, with the rows of a' and dy from `first` on.
   HWY_INLINE void AddToG(size_t first) {
     const size_t n = block_.tokens();
-    const Rows<float> q = block_.q(), go = Wide(pieces_.go);
     Rows<float> a = block_.a(), dy = Wide(pieces_.dy);
     a.at = a.Row(first), dy.at = dy.Row(first);
-    Products(dp_, mp_, {{n, Across(q), Const(go)}, {n - first, Across(a), Const(dy)}},
+    Products(dp_, mp_, {{n, Across(block_.q()), out_gradients_}, {n - first, Across(a), Const(dy)}},
              Wide(pieces_.g));
-    Products(mp_, dp_, {{n, Across(go), Const(q)}, {n - first, Across(dy), Const(a)}},
-             Deep(pieces_.g_t));
+    TransposeRows(dp_, mp_, Const(Wide(pieces_.g)), Deep(pieces_.g_t));
   }
   // Adds to G the product of the first rows of a' and dy: this row of a' reads the state before the
   // block's decay.
@@ -486,9 +488,10 @@ class ScanBackwardHead {
   const ScanPlace place_;
   const ScanBackwardPieces pieces_;
   ScanBlock block_;
-  ScanStreams ahead_, behind_;                // prefetch rows of inputs and of gradients
-  size_t segment_ = 0;                        // first position of the segment
-  HWY_ALIGN float betas_[kCell * kPad] = {};  // gradients of beta, kPad floats apart
+  ScanStreams ahead_, behind_;                   // prefetch rows of inputs and of gradients
+  Rows<const float> out_gradients_{nullptr, 0};  // of the block
+  size_t segment_ = 0;                           // first position of the segment
+  HWY_ALIGN float betas_[kCell * kPad] = {};     // gradients of beta, kPad floats apart
 };
 
 void ScanBackwardBody(const ScanShape& shape, const ScanOptions& options,

@@ -80,11 +80,15 @@ struct Factors {
   ptrdiff_t across, along;
 };
 
+// Which elements of a matrix are not zero: all, or only those with j <= i or with j >= i.
+enum class Triangle { kNone, kLower, kUpper };
+
 // A product of two matrices, whose row i is sum_{j < count} a_ij b_j.
 struct Term {
   size_t count;
   Factors a;
   Rows<const float> b;
+  Triangle triangle = Triangle::kNone;  // of a
 };
 using Terms = std::initializer_list<Term>;
 
@@ -106,9 +110,13 @@ HWY_INLINE void ProductTile(size_t row, size_t column, const Terms& terms, Rows<
   }
   for (const Term& term : terms) {
     const ptrdiff_t across = term.a.across, along = term.a.along, b_stride = term.b.stride;
-    const float* a = term.a.at + static_cast<ptrdiff_t>(row) * across;
-    const float* b = term.b.at + column;
-    for (size_t left = term.count; left > 0; --left, a += along, b += b_stride) {
+    const size_t begin = term.triangle == Triangle::kUpper ? row : 0;
+    const size_t end =
+        term.triangle == Triangle::kLower ? std::min(term.count, row + kCount) : term.count;
+    const auto skipped = static_cast<ptrdiff_t>(begin);
+    const float* a = term.a.at + static_cast<ptrdiff_t>(row) * across + skipped * along;
+    const float* b = term.b.at + skipped * b_stride + column;
+    for (size_t left = end - begin; left > 0; --left, a += along, b += b_stride) {
       Vec b_j[kVectors];
       HWY_UNROLL(2)
       for (size_t c = 0; c < kVectors; ++c) b_j[c] = hn::LoadU(d, b + c * kLanes);
@@ -192,27 +200,34 @@ HWY_INLINE void SolveLower(size_t rows, size_t columns, Factors l, Rows<float> y
   }
 }
 
-// to [columns, kSide] = the transpose of up to kSide rows; `columns` is padded. Rows are read in
-// groups of four, so the last group may read beyond `rows`.
+// to = the transpose of `from` [rows, columns]; columns are padded. Rows are read in groups of
+// kLanes (of one for HWY_SCALAR), so the last group may read and write beyond `rows`.
 inline HWY_NOINLINE void TransposeRows(size_t rows, size_t columns, Rows<const float> from,
-                                       float* HWY_RESTRICT to) {
+                                       Rows<float> to) {
 #if HWY_TARGET == HWY_SCALAR
   for (size_t r = 0; r < rows; ++r) {
-    for (size_t c = 0; c < columns; ++c) to[c * kSide + r] = from.Row(r)[c];
+    for (size_t c = 0; c < columns; ++c) to.Row(c)[r] = from.Row(r)[c];
   }
 #else
-  const hn::CappedTag<float, 4> d;
-  for (size_t r = 0; r < rows; r += 4) {
+  // Four vectors hold kLanes rows of four columns: block b of vector i is from row 4 b + i.
+  const F32 d;
+  for (size_t r = 0; r < rows; r += kLanes) {
     for (size_t c = 0; c < columns; c += 4) {
-      const auto r0 = hn::LoadU(d, from.Row(r) + c), r1 = hn::LoadU(d, from.Row(r + 1) + c);
-      const auto r2 = hn::LoadU(d, from.Row(r + 2) + c), r3 = hn::LoadU(d, from.Row(r + 3) + c);
-      const auto even0 = hn::InterleaveLower(d, r0, r2), even1 = hn::InterleaveUpper(d, r0, r2);
-      const auto odd0 = hn::InterleaveLower(d, r1, r3), odd1 = hn::InterleaveUpper(d, r1, r3);
-      float* at = to + c * kSide + r;
-      hn::StoreU(hn::InterleaveLower(d, even0, odd0), d, at);
-      hn::StoreU(hn::InterleaveUpper(d, even0, odd0), d, at + kSide);
-      hn::StoreU(hn::InterleaveLower(d, even1, odd1), d, at + 2 * kSide);
-      hn::StoreU(hn::InterleaveUpper(d, even1, odd1), d, at + 3 * kSide);
+      const auto four = [&](size_t row) HWY_ATTR {
+        Vec x = hn::LoadDup128(d, from.Row(r + row) + c);
+        HWY_UNROLL(4)
+        for (size_t b = 4; b < kLanes; b += 4) {
+          x = hn::IfThenElse(hn::FirstN(d, b), x, hn::LoadDup128(d, from.Row(r + b + row) + c));
+        }
+        return x;
+      };
+      const Vec r0 = four(0), r1 = four(1), r2 = four(2), r3 = four(3);
+      const Vec even0 = hn::InterleaveLower(d, r0, r2), even1 = hn::InterleaveUpper(d, r0, r2);
+      const Vec odd0 = hn::InterleaveLower(d, r1, r3), odd1 = hn::InterleaveUpper(d, r1, r3);
+      hn::StoreU(hn::InterleaveLower(d, even0, odd0), d, to.Row(c) + r);
+      hn::StoreU(hn::InterleaveUpper(d, even0, odd0), d, to.Row(c + 1) + r);
+      hn::StoreU(hn::InterleaveLower(d, even1, odd1), d, to.Row(c + 2) + r);
+      hn::StoreU(hn::InterleaveUpper(d, even1, odd1), d, to.Row(c + 3) + r);
     }
   }
 #endif
@@ -476,28 +491,33 @@ class ScanBlock {
   float* product(size_t i) const {
     return pieces_.products + i * kScanSolveBlock * kScanSolveBlock;
   }
-  Factors Matrix(size_t i) const { return {product(i), kSide, 1}; }
-  Factors Flipped(size_t i) const { return {product(i), 1, kSide}; }
+  // The product of lower triangular matrix i, or of its transpose, with rows of the block.
+  Term Lower(size_t i, Rows<const float> rows) const {
+    return {tokens_, {product(i), kSide, 1}, rows, Triangle::kLower};
+  }
+  Term Upper(size_t i, Rows<const float> rows) const {
+    return {tokens_, {product(i), 1, kSide}, rows, Triangle::kUpper};
+  }
 
   // Computes the products of the rows a' with the keys: matrix 0 with the given keys, if there are
   // any (strictly lower triangle), and matrix 1 with the solved keys.
   HWY_INLINE void MultiplyA() {
     const Factors rows{pieces_.a, static_cast<ptrdiff_t>(size_.dp), 1};
     if (two_) {
-      TransposeRows(tokens_, size_.dp, Const(given_keys()), panel(0));
+      TransposeRows(tokens_, size_.dp, Const(given_keys()), {panel(0), kSide});
       Product(tokens_, size_.dp, kScanSolveBlock, rows, {panel(0), kSide}, {product(0), kSide},
               true);
       KeepLower(tokens_, /*strict=*/true, product(0));
     }
-    TransposeRows(tokens_, size_.dp, Const(solved_keys()), panel(1));
+    TransposeRows(tokens_, size_.dp, Const(solved_keys()), {panel(1), kSide});
     Product(tokens_, size_.dp, kScanSolveBlock, rows, {panel(1), kSide}, {product(1), kSide}, true);
   }
   // Adds to y the part that comes from the block's own writes. On entry, y holds f plus the part
   // from the state at the block's start.
   HWY_INLINE void SolveWithin(Rows<float> y) {
     MultiplyA();
-    if (two_) Product(tokens_, tokens_, size_.mp, Matrix(0), Const(given_values()), y);
-    SolveLower(tokens_, size_.mp, Matrix(1), y);
+    if (two_) Products(tokens_, size_.mp, {Lower(0, Const(given_values()))}, y);
+    SolveLower(tokens_, size_.mp, {product(1), kSide, 1}, y);
   }
 
   static Rows<const float> Const(Rows<float> x) { return {x.at, x.stride}; }

@@ -160,8 +160,8 @@ struct ScanBackwardPieces {
   float *s_t, *g_t;  // the same, transposed [mp, dp]
   float* start_t;    // a block's first state, transposed and scaled
   float* solved;     // [kScanSegment, mp]
-  // Transposed states: at the start of each cell (kScanSolveBlock positions) of a segment, and
-  // after each block of a cell.
+  // States at the start of each cell (kScanSolveBlock positions) of a segment, and after each block
+  // of a cell.
   float *cells, *blocks;
   size_t needed;
 
