@@ -123,6 +123,17 @@ void DepthwiseBackwardRange(const DepthwiseShape& shape, const DepthwiseBackward
   });
 }
 
+void DepthwiseRowBody(const DepthwiseRowArgs& args) {
+  ForVectors(args.channels, [&](size_t i, size_t used) HWY_ATTR {
+    Vec sum = args.start == nullptr ? hn::Zero(F32()) : LoadN(args.start + i, used);
+    for (size_t j = 0; j < args.width; ++j) {
+      const Vec weight = LoadN(args.weight + j * args.weight_stride + i, used);
+      sum = hn::MulAdd(weight, LoadN(args.x + j * args.x_stride + i, used), sum);
+    }
+    StoreN(sum, args.out + i, used);
+  });
+}
+
 }  // namespace linnet::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 

@@ -11,6 +11,7 @@ namespace linnet::kernels {
 
 HWY_EXPORT(DepthwiseForwardRange);
 HWY_EXPORT(DepthwiseBackwardRange);
+HWY_EXPORT(DepthwiseRowBody);
 
 namespace {
 
@@ -40,6 +41,8 @@ void DepthwiseBackward(const DepthwiseShape& shape, const DepthwiseBackwardArgs&
     HWY_DYNAMIC_DISPATCH(DepthwiseBackwardRange)(shape, args, begin, end);
   });
 }
+
+void DepthwiseRow(const DepthwiseRowArgs& args) { HWY_DYNAMIC_DISPATCH(DepthwiseRowBody)(args); }
 
 }  // namespace linnet::kernels
 #endif  // HWY_ONCE

@@ -49,6 +49,18 @@ void DepthwiseForward(const DepthwiseShape& shape, const DepthwiseForwardArgs& a
 void DepthwiseBackward(const DepthwiseShape& shape, const DepthwiseBackwardArgs& args,
                        ParallelFor parallel_for);
 
+// One position: out[c] = start[c] + sum over j < width of weight[j, c] x[j, c].
+struct DepthwiseRowArgs {
+  size_t width = 0, channels = 0;
+  const float* x = nullptr;  // [width, channels], rows x_stride floats apart
+  size_t x_stride = 0;
+  const float* weight = nullptr;  // [width, channels], rows weight_stride floats apart
+  size_t weight_stride = 0;
+  const float* start = nullptr;  // a bias, or `out` to add to it; null: zeros
+  float* out = nullptr;          // must not be part of x
+};
+void DepthwiseRow(const DepthwiseRowArgs& args);
+
 }  // namespace linnet::kernels
 
 #endif  // LINNET_KERNELS_DEPTHWISE_H_

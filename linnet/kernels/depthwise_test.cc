@@ -117,5 +117,33 @@ TEST_P(DepthwiseTest, ResultsDoNotDependOnThreads) {
   EXPECT_EQ(one_w, many_w);
 }
 
+TEST_P(DepthwiseTest, OneRowMatchesItsFormula) {
+  for (size_t channels = 1; channels < 40; ++channels) {
+    for (const size_t width : {0, 1, 4}) {
+      const size_t stride = channels + 3, x_stride = channels + 2;
+      const Floats x = Random(width * x_stride, 1), weight = Random(width * stride, 2);
+      const Floats bias = Random(channels, 3);
+      Floats out(channels + 1, 7.0f), sum = out, added = bias;
+      const auto run = [&](const float* start, float* to) {
+        DepthwiseRow({width, channels, x.data(), x_stride, weight.data(), stride, start, to});
+      };
+      run(nullptr, out.data());
+      run(bias.data(), sum.data());
+      run(added.data(), added.data());
+      for (size_t c = 0; c < channels; ++c) {
+        double want = 0;
+        for (size_t j = 0; j < width; ++j) {
+          want += static_cast<double>(weight[j * stride + c]) * x[j * x_stride + c];
+        }
+        ASSERT_NEAR(out[c], want, 3e-6) << c << " of " << channels;
+        ASSERT_NEAR(sum[c], want + bias[c], 3e-6) << c << " of " << channels;
+        ASSERT_EQ(added[c], sum[c]);
+      }
+      ASSERT_EQ(out[channels], 7.0f);
+      ASSERT_EQ(sum[channels], 7.0f);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace linnet::kernels

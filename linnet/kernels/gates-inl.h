@@ -49,11 +49,22 @@ void SoftplusBody(size_t n, float scale, float* x) {
   const Vec factor = hn::Set(F32(), -scale);
   Replace(n, x, [&](Vec v) HWY_ATTR { return hn::Mul(factor, LogSigmoidOf(hn::Neg(v))); });
 }
+void TanhBody(size_t n, float* x) {
+  Replace(n, x, [](Vec v) HWY_ATTR { return hn::Tanh(F32(), v); });
+}
 void GateBySiluBody(size_t n, const float* gate, float* x) {
   GateBy(n, gate, x, [](Vec v) HWY_ATTR { return Silu(v); });
 }
 void GateBySigmoidBody(size_t n, const float* gate, float* x) {
   GateBy(n, gate, x, [](Vec v) HWY_ATTR { return Sigmoid(v); });
+}
+
+void InterpolateBody(size_t n, const float* x, const float* other, const float* share, float* to) {
+  ForVectors(n, [&](size_t i, size_t used) HWY_ATTR {
+    const Vec from = LoadN(x + i, used);
+    const Vec towards = other == nullptr ? hn::Zero(F32()) : LoadN(other + i, used);
+    StoreN(hn::MulAdd(hn::Sub(towards, from), LoadN(share + i, used), from), to + i, used);
+  });
 }
 
 }  // namespace linnet::kernels::HWY_NAMESPACE

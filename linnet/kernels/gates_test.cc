@@ -41,6 +41,7 @@ std::vector<Case> Cases() {
        [](double x) { return -0.0625 * SoftplusRef(-x); }},
       {"Softplus", [](size_t n, float* x) { Softplus(n, -2.0f, x); },
        [](double x) { return -2 * SoftplusRef(x); }},
+      {"Tanh", Tanh, [](double x) { return std::tanh(x); }},
       {"GateBySilu", gated(GateBySilu), [](double x) { return 3 * x * SigmoidRef(x); }},
       {"GateBySigmoid", gated(GateBySigmoid), [](double x) { return 3 * SigmoidRef(x); }},
   };
@@ -98,6 +99,24 @@ TEST_P(GatesTest, RaggedLengthsAndNaNs) {
           }
         }
       }
+    }
+  }
+}
+
+TEST_P(GatesTest, InterpolateMatchesItsFormula) {
+  for (size_t n = 0; n < 40; ++n) {
+    const Floats x = Random(n + 1, 1), other = Random(n, 2), share = Random(n, 3);
+    for (const float* towards : {static_cast<const float*>(nullptr), other.data()}) {
+      Floats in_place = x, to(n + 1, 7.0f);
+      Interpolate(n, x.data(), towards, share.data(), to.data());
+      Interpolate(n, in_place.data(), towards, share.data(), in_place.data());
+      for (size_t i = 0; i < n; ++i) {
+        const double end = towards == nullptr ? 0 : other[i];
+        ASSERT_NEAR(to[i], x[i] + share[i] * (end - x[i]), 2e-6) << i << " of " << n;
+        ASSERT_EQ(in_place[i], to[i]);
+      }
+      ASSERT_EQ(to[n], 7.0f);
+      ASSERT_EQ(in_place[n], x[n]);
     }
   }
 }

@@ -25,6 +25,20 @@ HWY_INLINE Vec SiluSlope(Vec x, Vec s) {
   return hn::MulAdd(hn::Mul(x, s), rest, s);
 }
 
+void L2NormBody(size_t rows, size_t width, float eps, float* x) {
+  const F32 d;
+  for (size_t r = 0; r < rows; ++r, x += width) {
+    Vec squares = hn::Zero(d);
+    ForVectors(width, [&](size_t i, size_t used) HWY_ATTR {
+      const Vec v = LoadN(x + i, used);
+      squares = hn::MulAdd(v, v, squares);
+    });
+    const Vec inverse = hn::Set(d, 1.0f / std::sqrt(SumOf(squares) + eps));
+    ForVectors(width, [&](size_t i, size_t used)
+                          HWY_ATTR { StoreN(hn::Mul(LoadN(x + i, used), inverse), x + i, used); });
+  }
+}
+
 // Rows [begin, end).
 void SiluL2NormRange(const SiluL2NormShape& shape, const float* x, float* y, size_t begin,
                      size_t end) {

@@ -13,6 +13,7 @@ namespace linnet::kernels {
 
 HWY_EXPORT(SiluL2NormRange);
 HWY_EXPORT(SiluL2NormBackwardRange);
+HWY_EXPORT(L2NormBody);
 HWY_EXPORT(GatedRmsNormRange);
 HWY_EXPORT(GatedRmsNormBackwardRange);
 
@@ -37,6 +38,10 @@ void SiluL2NormBackward(const SiluL2NormShape& shape, const float* x, const floa
   parallel_for(shape.rows, [&](size_t begin, size_t end) {
     HWY_DYNAMIC_DISPATCH(SiluL2NormBackwardRange)(shape, x, grad_y, grad_x, begin, end);
   });
+}
+
+void L2Norm(size_t rows, size_t width, float eps, float* x) {
+  HWY_DYNAMIC_DISPATCH(L2NormBody)(rows, width, eps, x);
 }
 
 void GatedRmsNorm(const GatedRmsNormShape& shape, const GatedRmsNormArgs& args, float* y,

@@ -30,6 +30,9 @@ void SiluL2Norm(const SiluL2NormShape& shape, const float* x, float* y, Parallel
 void SiluL2NormBackward(const SiluL2NormShape& shape, const float* x, const float* grad_y,
                         float* grad_x, ParallelFor parallel_for);
 
+// Divides each of `rows` dense rows of `width` floats by its length: x / sqrt(sum of x^2 + eps).
+void L2Norm(size_t rows, size_t width, float eps, float* x);
+
 enum class GateFunction : uint8_t { kSilu, kSigmoid };
 
 // For each row and head: y = x / sqrt(mean(x^2) + eps) * weight * f(gate), f as `function` says.
@@ -49,6 +52,7 @@ struct GatedRmsNormGradients {
   float* gate = nullptr;    // written unless the gate is null
   float* weight = nullptr;  // [width], written
 };
+// y may be x.
 void GatedRmsNorm(const GatedRmsNormShape& shape, const GatedRmsNormArgs& args, float* y,
                   ParallelFor parallel_for);
 // scratch: GatedRmsNormScratch() floats.

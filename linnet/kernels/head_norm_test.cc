@@ -130,5 +130,20 @@ TEST_P(HeadNormTest, ThreadsChangeNothing) {
   EXPECT_EQ(results[0], results[1]);
 }
 
+TEST_P(HeadNormTest, L2NormDividesRowsByTheirLength) {
+  for (size_t width = 1; width < 40; ++width) {
+    const Floats x = Random(3 * width, 1);
+    Floats y = x;
+    y.push_back(7.0f);
+    L2Norm(3, width, 0.1f, y.data());
+    for (size_t i = 0; i < x.size(); ++i) {
+      double squares = 0.1f;
+      for (size_t c = 0; c < width; ++c) squares += std::pow(x[i / width * width + c], 2.0);
+      ASSERT_NEAR(y[i], x[i] / std::sqrt(squares), 1e-6) << i << " of " << width;
+    }
+    ASSERT_EQ(y.back(), 7.0f);
+  }
+}
+
 }  // namespace
 }  // namespace linnet::kernels

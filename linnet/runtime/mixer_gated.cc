@@ -8,6 +8,7 @@
 #include "linnet/base/aligned.h"
 #include "linnet/base/parallel.h"
 #include "linnet/kernels/gates.h"
+#include "linnet/kernels/head_norm.h"
 #include "linnet/kernels/scan.h"
 #include "linnet/runtime/gate_functions.h"
 #include "linnet/runtime/mixer.h"
@@ -273,12 +274,12 @@ class GatedMixer : public RuntimeMixer {
       // Head 0 of the row's first and last delta step, as an index in [rows, heads].
       const size_t line = row * times_ * count, last = line + (times_ - 1) * count;
       std::fill(pieces.q + line * dim_, pieces.q + last * dim_, 0.0f);
+      if (form_.delta()) {
+        kernels::L2Norm(count, dim_, kGatedNormEps, pieces.q + last * dim_);
+        kernels::L2Norm(times_ * count, dim_, kGatedNormEps, pieces.k + line * dim_);
+      }
       for (size_t h = 0; h < count; ++h) {
-        if (form_.delta()) Normalize(pieces.q + (last + h) * dim_);
-        for (size_t i = 0; i < times_ && form_.delta(); ++i) {
-          Normalize(pieces.k + (line + i * count + h) * dim_);
-          Strengths(call, row, h, i, pieces);
-        }
+        for (size_t i = 0; i < times_ && form_.delta(); ++i) Strengths(call, row, h, i, pieces);
         if (form_.timed) {
           const float step = TimeStep(call, row, h);
           float* v = pieces.v + (line + h) * value_dim_;
@@ -346,13 +347,6 @@ class GatedMixer : public RuntimeMixer {
         }
         return;
     }
-  }
-
-  void Normalize(float* x) const {
-    float sum = 0;
-    for (size_t d = 0; d < dim_; ++d) sum += x[d] * x[d];
-    const float factor = 1 / std::sqrt(sum + kGatedNormEps);
-    for (size_t d = 0; d < dim_; ++d) x[d] *= factor;
   }
 
   void Rotate(size_t position, size_t count, float* q, float* k) const {
@@ -425,18 +419,19 @@ class GatedMixer : public RuntimeMixer {
   void Finish(const MixerCall& call, size_t row, const Pieces& pieces) const {
     if (form_.timed) return FinishTimed(call, row, pieces);
     const size_t count = call.count();
-    for (size_t h = 0; h < count; ++h) {
-      float* out = call.out + (row * count + h) * value_dim_;
-      Divide(out, value_dim_, SquaresOf(out, value_dim_));
-      for (size_t m = 0; m < value_dim_; ++m) out[m] *= norm_[m];
-      if (form_.gate == OutputGate::kSilu) {
-        const float* gate = Columns(call, row, h, gate_at_);
-        kernels::GateBySilu(value_dim_, gate, out);
-      } else if (form_.gate == OutputGate::kSigmoid) {
-        const float* gate = pieces.gate + (row * count + h) * value_dim_;
-        kernels::GateBySigmoid(value_dim_, gate, out);
-      }
+    kernels::GatedRmsNormArgs args{.x = call.out + row * count * value_dim_,
+                                   .weight = norm_.data()};
+    kernels::GateFunction function = kernels::GateFunction::kSilu;
+    if (form_.gate == OutputGate::kSilu) {
+      args.gate = Columns(call, row, 0, gate_at_), args.gate_stride = width_;
+    } else if (form_.gate == OutputGate::kSigmoid) {
+      function = kernels::GateFunction::kSigmoid;
+      args.gate = pieces.gate + row * count * value_dim_, args.gate_stride = value_dim_;
     }
+    // A head is a row of one head, since the gates of heads may be apart.
+    kernels::GatedRmsNorm(
+        {.rows = count, .heads = 1, .width = value_dim_, .eps = norm_eps(), .function = function},
+        args, call.out + row * count * value_dim_, SerialFor);
   }
 
   void FinishTimed(const MixerCall& call, size_t row, const Pieces& pieces) const {

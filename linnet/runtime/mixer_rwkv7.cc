@@ -2,7 +2,6 @@
 // fp32 state. The walker applies the token shifts, before the projections.
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,9 +9,9 @@
 #include "linnet/base/aligned.h"
 #include "linnet/base/parallel.h"
 #include "linnet/kernels/gates.h"
+#include "linnet/kernels/rwkv7.h"
 #include "linnet/kernels/scan.h"
 #include "linnet/model/rwkv7.h"
-#include "linnet/runtime/gate_functions.h"
 #include "linnet/runtime/mixer.h"
 #include "linnet/runtime/second_factor.h"
 
@@ -55,9 +54,8 @@ class Rwkv7Mixer : public RuntimeMixer {
     const size_t rows = call.block.rows();
     Pieces pieces = Cut(call.scratch, rows, call.count());
     for (size_t i = 0; i < projections().size(); ++i) pieces.columns[i] = Place(i, call.count());
-    const auto same = [](float x) { return x; };
-    LowRank(
-        call, kW1, decay_, dim_, [](float x) { return std::tanh(x); }, pieces, pieces.decay);
+    const auto same = [](size_t, float*) {};
+    LowRank(call, kW1, decay_, dim_, kernels::Tanh, pieces, pieces.decay);
     LowRank(call, kA1, rate_, dim_, same, pieces, pieces.write);
     if (reads_) LowRank(call, kV1, share_, value_dim_, same, pieces, pieces.line);
     for (size_t row = 0; row < rows; ++row) Prepare(call, row, pieces);
@@ -66,7 +64,8 @@ class Rwkv7Mixer : public RuntimeMixer {
     } else {
       for (size_t i = 0; i < call.block.sequences; ++i) Scan(call, i, pieces);
     }
-    LowRank(call, kG1, gate_, value_dim_, Sigmoid, pieces, pieces.line);
+    const auto sigmoid = [](size_t n, float* x) { kernels::Sigmoid(n, 1, x); };
+    LowRank(call, kG1, gate_, value_dim_, sigmoid, pieces, pieces.line);
     for (size_t row = 0; row < rows; ++row) Finish(call, row, pieces);
   }
 
@@ -119,15 +118,16 @@ class Rwkv7Mixer : public RuntimeMixer {
   }
 
   // Computes a low-rank product: to [rows, heads of the group, width] = act(a) times the second
-  // factor, where a are the columns of the projection `index`, which is the first factor.
+  // factor, where a are the columns of the projection `index`, which is the first factor. act(n, x)
+  // replaces x [n].
   template <class Act>
   void LowRank(const MixerCall& call, Index index, const SecondFactor& second, size_t width,
                Act act, const Pieces& pieces, float* to) const {
     const size_t rows = call.block.rows(), rank = second.rank();
     for (size_t row = 0; row < rows; ++row) {
-      std::transform(In(call, row, pieces, index), In(call, row, pieces, index) + rank,
-                     pieces.rank + row * rank, act);
+      std::copy_n(In(call, row, pieces, index), rank, pieces.rank + row * rank);
     }
+    act(rows * rank, pieces.rank);
     second.Apply(rows, pieces.rank, rank, call.heads, to, call.count() * width);
   }
 
@@ -137,39 +137,29 @@ class Rwkv7Mixer : public RuntimeMixer {
     float *decay = pieces.decay + first, *rate = pieces.write + first;
     kernels::Sigmoid(keys, static_cast<float>(kRwkv7Decay), decay);
     kernels::Sigmoid(keys, 1, rate);
+    const size_t begin = call.heads.begin * dim_, stride = pieces.columns[kKey].stride;
+    kernels::Rwkv7Keys({.heads = count,
+                        .dim = dim_,
+                        .key = In(call, row, pieces, kKey),
+                        .key_stride = stride,
+                        .removal = removal_.data() + begin,
+                        .key_rate = key_rate_.data() + begin,
+                        .least = static_cast<float>(kRwkv7LeastLength),
+                        .k = pieces.k + first,
+                        .erase = pieces.erase + first,
+                        .write = rate});
+    const size_t values = row * count * value_dim_;
+    float* share = pieces.line + values;
+    if (reads_) kernels::Sigmoid(count * value_dim_, 1, share);
     for (size_t h = 0; h < count; ++h) {
-      Keys(In(call, row, pieces, kKey, h), call.heads.begin + h, first + h * dim_, pieces);
-    }
-    float* v = pieces.v + row * count * value_dim_;
-    for (size_t h = 0; h < count; ++h) {
-      std::copy_n(In(call, row, pieces, kValue, h), value_dim_, v + h * value_dim_);
-    }
-    if (!reads_) return;
-    for (size_t h = 0; h < count; ++h) {
-      const float* earlier = In(call, row, pieces, kFirst, h);
-      for (size_t m = 0; m < value_dim_; ++m) {
-        float& own = v[h * value_dim_ + m];
-        own += (earlier[m] - own) * Sigmoid(pieces.line[(row * count + h) * value_dim_ + m]);
+      const float* own = In(call, row, pieces, kValue, h);
+      float* v = pieces.v + values + h * value_dim_;
+      if (reads_) {
+        kernels::Interpolate(value_dim_, own, In(call, row, pieces, kFirst, h),
+                             share + h * value_dim_, v);
+      } else {
+        std::copy_n(own, value_dim_, v);
       }
-    }
-  }
-
-  // Computes k, erase and write of one head and row, at offset `at` of their pieces, from the
-  // projected key and the rates `a`. The rates are in pieces.write, which is overwritten.
-  void Keys(const float* key, size_t head, size_t at, const Pieces& pieces) const {
-    const float *factor = removal_.data() + head * dim_, *key_rate = key_rate_.data() + head * dim_;
-    float *k = pieces.k + at, *erase = pieces.erase + at, *write = pieces.write + at;
-    float squares = 0;
-    for (size_t d = 0; d < dim_; ++d) {
-      erase[d] = key[d] * factor[d];
-      squares += erase[d] * erase[d];
-    }
-    const float length = std::max(std::sqrt(squares), static_cast<float>(kRwkv7LeastLength));
-    for (size_t d = 0; d < dim_; ++d) {
-      const float removal = erase[d] / length, rate = write[d];
-      k[d] = key[d] * (1 + (rate - 1) * key_rate[d]);
-      erase[d] = -removal;
-      write[d] = removal * rate;
     }
   }
 
@@ -215,31 +205,21 @@ class Rwkv7Mixer : public RuntimeMixer {
 
   // Applies the norm, the bonus (the term with r_k) and the gate to a row's outputs.
   void Finish(const MixerCall& call, size_t row, const Pieces& pieces) const {
-    const size_t count = call.count();
-    for (size_t h = 0; h < count; ++h) {
-      const size_t head = call.heads.begin + h, at = row * count + h;
-      const float *r = In(call, row, pieces, kReceptance, h), *k = pieces.k + at * dim_;
-      const float *v = pieces.v + at * value_dim_, *gate = pieces.line + at * value_dim_;
-      float* out = call.out + at * value_dim_;
-      float bonus = 0;
-      for (size_t d = 0; d < dim_; ++d) bonus += r[d] * k[d] * bonus_[head * dim_ + d];
-      Normalize(out);
-      for (size_t m = 0; m < value_dim_; ++m) {
-        const size_t channel = head * value_dim_ + m;
-        out[m] = (out[m] * norm_[channel] + norm_bias_[channel] + bonus * v[m]) * gate[m];
-      }
-    }
-  }
-
-  // Normalizes a head's output to mean 0 and variance 1.
-  void Normalize(float* x) const {
-    const auto width = static_cast<float>(value_dim_);
-    float mean = 0, variance = 0;
-    for (size_t m = 0; m < value_dim_; ++m) mean += x[m];
-    mean /= width;
-    for (size_t m = 0; m < value_dim_; ++m) variance += (x[m] - mean) * (x[m] - mean);
-    const float factor = 1 / std::sqrt(variance / width + static_cast<float>(kRwkv7NormEps));
-    for (size_t m = 0; m < value_dim_; ++m) x[m] = (x[m] - mean) * factor;
+    const size_t count = call.count(), values = row * count * value_dim_;
+    const size_t begin = call.heads.begin * value_dim_;
+    kernels::Rwkv7Output({.heads = count,
+                          .dim = dim_,
+                          .value_dim = value_dim_,
+                          .r = In(call, row, pieces, kReceptance),
+                          .r_stride = pieces.columns[kReceptance].stride,
+                          .k = pieces.k + row * count * dim_,
+                          .bonus = bonus_.data() + call.heads.begin * dim_,
+                          .v = pieces.v + values,
+                          .gate = pieces.line + values,
+                          .weight = norm_.data() + begin,
+                          .bias = norm_bias_.data() + begin,
+                          .eps = static_cast<float>(kRwkv7NormEps),
+                          .out = call.out + values});
   }
 
   const bool reads_;                          // whether it mixes in the values of an earlier layer

@@ -15,6 +15,7 @@
 #include <span>
 
 #include "linnet/base/aligned.h"
+#include "linnet/kernels/depthwise.h"
 
 namespace linnet {
 
@@ -46,39 +47,39 @@ class ShortConvolution {
   // Convolves the rows, and writes part p of row t to the address to(p, t).
   template <class To>
   void Run(size_t head, const Rows& rows, std::span<const Part> parts, const To& to) const {
-    // The inputs at row t, or if t < 0 at a past position; null: zeros.
-    const auto input = [&](ptrdiff_t t) -> const float* {
-      if (t >= 0) return rows.in + static_cast<size_t>(t) * rows.stride;
-      if (rows.past == nullptr) return nullptr;
-      return rows.past + static_cast<size_t>(t + static_cast<ptrdiff_t>(taps_) - 1) * channels_;
-    };
-    const auto oldest = static_cast<ptrdiff_t>(taps_) - 1;  // how far back a row reads
-    for (size_t row = 0; row < rows.length; ++row) {
-      const auto t = static_cast<ptrdiff_t>(row);
+    const size_t oldest = taps_ > 0 ? taps_ - 1 : 0;  // how far back a row reads
+    for (size_t t = 0; t < rows.length; ++t) {
+      const size_t before = oldest - std::min(oldest, t);  // the first taps read past positions
       for (size_t p = 0; p < parts.size(); ++p) {
-        const Part& part = parts[p];
-        float* out = to(p, row);
+        const size_t first = parts[p].first, width = parts[p].width;
+        float* out = to(p, t);
+        const float* in = rows.in + (t + before - oldest) * rows.stride + first;
         if (taps_ == 0) {
-          std::copy_n(input(t) + part.first, part.width, out);
+          std::copy_n(in, width, out);
           continue;
         }
-        if (bias_.size() > 0) {
-          std::copy_n(bias_.data() + head * channels_ + part.first, part.width, out);
-        } else {
-          std::fill_n(out, part.width, 0.0f);
-        }
-        for (size_t w = 0; w < taps_; ++w) {
-          const float* x = input(t - oldest + static_cast<ptrdiff_t>(w));
-          if (x == nullptr) continue;
-          const float* weight = weight_.data() + (head * taps_ + w) * channels_ + part.first;
-          for (size_t c = 0; c < part.width; ++c) out[c] += weight[c] * x[part.first + c];
-        }
+        const float* start = bias_.size() > 0 ? bias_.data() + head * channels_ + first : nullptr;
+        const auto add = [&](size_t tap, size_t count, const float* x, size_t stride) {
+          const float* weight = weight_.data() + (head * taps_ + tap) * channels_ + first;
+          kernels::DepthwiseRow({.width = count,
+                                 .channels = width,
+                                 .x = x,
+                                 .x_stride = stride,
+                                 .weight = weight,
+                                 .weight_stride = channels_,
+                                 .start = start,
+                                 .out = out});
+          start = out;
+        };
+        if (before > 0 && rows.past) add(0, before, rows.past + t * channels_ + first, channels_);
+        add(before, taps_ - before, in, rows.stride);
       }
     }
     // Updates the past inputs. In this order, no past row is overwritten before it is read.
-    for (size_t w = 0; rows.past != nullptr && w + 1 < taps_; ++w) {
-      const auto t = static_cast<ptrdiff_t>(rows.length + w) - oldest;
-      std::copy_n(input(t), channels_, rows.past + w * channels_);
+    for (size_t w = 0; rows.past != nullptr && w < oldest; ++w) {
+      const size_t t = rows.length + w;  // counted from the oldest past position
+      std::copy_n(t < oldest ? rows.past + t * channels_ : rows.in + (t - oldest) * rows.stride,
+                  channels_, rows.past + w * channels_);
     }
   }
 

@@ -10,6 +10,7 @@
 #include "linnet/engine.h"
 #include "linnet/kernels/activation.h"
 #include "linnet/kernels/depthwise.h"
+#include "linnet/kernels/gates.h"
 #include "linnet/kernels/linear.h"
 #include "linnet/runtime/embedder.h"
 
@@ -170,12 +171,7 @@ class Walker {
       if (r == block_.Row(sequence)) {
         previous = state ? state + block_.Place(sequence) * block_.state_stride : nullptr;
       }
-      if (previous == nullptr) {
-        // NOLINTNEXTLINE(clang-analyzer-core.NullDereference): Input() is not null
-        for (size_t i = 0; i < d(); ++i) to[i] = x[i] - x[i] * shift[i];
-      } else {
-        for (size_t i = 0; i < d(); ++i) to[i] = x[i] + (previous[i] - x[i]) * shift[i];
-      }
+      kernels::Interpolate(d(), x, previous, shift, to);
     }
   }
 
