@@ -412,8 +412,8 @@ TEST(Optimizer, MuonOrthogonalizesAverages) {
     const Tensor gradient = torch::randn({20, 48}), other = torch::randn({7});
     const Tensor clipped = gradient * (2 / gradient.norm());
     average = 0.95 * average + clipped;
-    const Tensor even = ops::Orthogonalize(clipped + 0.95 * average);
-    want = (1 - 0.1 * rate) * want - rate * 0.2 * std::sqrt(48.0) * even;
+    const ops::Orthogonal even = ops::Orthogonalize(clipped + 0.95 * average);
+    want = (1 - 0.1 * rate) * want - rate * 0.2 * std::sqrt(48.0) * even.scale * even.matrix;
     parameters[0].mutable_grad() = gradient.clone();
     for (std::vector<Tensor>* list : {&parameters, &adams}) {
       (*list)[2].mutable_grad() = other.clone();

@@ -2,6 +2,7 @@
 
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace linnet::ops {
@@ -19,11 +20,8 @@ struct Quintic {
 constexpr Quintic kIterations[] = {
     {8.0934, -23.6204, 17.4462}, {3.6366, -2.7219, 0.5365}, {2.6613, -1.9772, 0.4526}};
 
-// [k, n] with k <= n.
-Tensor OrthogonalizeRows(const Tensor& rows) {
-  const double largest = rows.abs().max().item<double>();
-  if (largest == 0) return torch::zeros_like(rows);
-  const Tensor x = rows / largest;  // so that powers neither overflow nor vanish
+// x is [k, n] with k <= n.
+Orthogonal OrthogonalizeRows(const Tensor& x) {
   // The iterations need only G = X X^T, since X becomes P X with P = a + b G + c G^2. `factor` is
   // the product of all P.
   Tensor gram = torch::mm(x, x.t()), square = torch::mm(gram, gram), factor;
@@ -38,14 +36,19 @@ Tensor OrthogonalizeRows(const Tensor& rows) {
     factor = factor.defined() ? torch::mm(factor, step) : step;
     if (&p != std::end(kIterations) - 1) gram = torch::mm(torch::mm(gram, step), step);
   }
-  return torch::mm(factor, x).div_(std::sqrt(bound));
+  return {torch::mm(factor, x), 1 / std::sqrt(bound)};
 }
 
 }  // namespace
 
-Tensor Orthogonalize(const Tensor& x) {
-  const bool tall = x.size(0) > x.size(1);
-  return tall ? OrthogonalizeRows(x.t()).t() : OrthogonalizeRows(x);
+Orthogonal Orthogonalize(const Tensor& x) {
+  const auto [least, most] = torch::aminmax(x);
+  const double largest = std::max(-least.item<double>(), most.item<double>());
+  if (largest == 0) return {x, 1};
+  x.div_(largest);  // so that powers neither overflow nor vanish
+  if (x.size(0) <= x.size(1)) return OrthogonalizeRows(x);
+  const Orthogonal columns = OrthogonalizeRows(x.t());
+  return {columns.matrix.t(), columns.scale};
 }
 
 }  // namespace linnet::ops
