@@ -54,6 +54,9 @@ torch::Tensor FusedGatedRmsNorm(const torch::Tensor& x, const torch::Tensor& wei
                                 const torch::Tensor& gate, kernels::GateFunction function,
                                 double eps);
 
+// See polynomial.h.
+torch::Tensor FusedPolynomial2(const torch::Tensor& x);
+
 // See scan.h. state: null if no state is carried.
 torch::Tensor FusedScan(const ScanInputs& in, const kernels::ScanOptions& options,
                         const torch::Tensor& lengths, torch::Tensor* state);

@@ -1,5 +1,5 @@
-// Depthwise and masked convolution, norms of heads, LSTM and dropout: compares fused forms with
-// plain forms.
+// Depthwise and masked convolution, norms of heads, polynomial features, LSTM and dropout: compares
+// fused forms with plain forms.
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/autograd.h>
@@ -17,6 +17,7 @@
 #include "linnet/ops/lstm.h"
 #include "linnet/ops/masked_convolution.h"
 #include "linnet/ops/plain.h"
+#include "linnet/ops/polynomial.h"
 #include "linnet/ops/test_util.h"
 
 namespace linnet::ops {
@@ -184,6 +185,29 @@ TEST(HeadNorm, FusedEqualsPlain) {
     return {GatedRmsNorm(x[0], x[1], Tensor(), kernels::GateFunction::kSilu, 1e-5)};
   };
   ExpectFusedEqualsPlain(plain_norm, {torch::randn({2, 5, 3, 9}), torch::randn({9})}, 1e-5);
+}
+
+TEST(Polynomial2, FusedEqualsPlain) {
+  torch::manual_seed(4);
+  for (const int64_t dim : {1, 3, 8, 33}) {
+    const Tensors x = {torch::randn({2, 5, 3, dim}, torch::kDouble)};
+    const Tensors weights = RandomLike({torch::empty({2, 5, 3, 1 + dim + dim * (dim + 1) / 2})});
+    Tensors results[2];
+    for (const bool plain : {false, true}) {
+      const Tensors leaves = Leaves(x, plain ? torch::kDouble : torch::kFloat32);
+      const Tensor phi = Polynomial2(leaves[0]);
+      results[plain] = torch::autograd::grad({Loss({phi}, weights)}, leaves);
+      results[plain].push_back(phi.detach());
+    }
+    for (size_t i = 0; i < results[0].size(); ++i) {
+      EXPECT_LT(RelativeOff(results[0][i], results[1][i]), 1e-6) << dim << " " << i;
+    }
+  }
+  // A view whose rows are not dense, without gradients, and no rows at all.
+  const Tensor view = torch::randn({4, 6, 2}).transpose(1, 2);
+  EXPECT_TRUE(torch::equal(Polynomial2(view), Polynomial2(view.contiguous())));
+  EXPECT_EQ(Polynomial2(torch::empty({0, 3})).sizes(), (std::vector<int64_t>{0, 10}));
+  EXPECT_THROW(Polynomial2(torch::empty({2, 0})), Error);
 }
 
 TEST(HeadNorm, RefusesOtherShapes) {
