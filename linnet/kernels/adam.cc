@@ -39,7 +39,7 @@ double SquaredNormBody(size_t n, const float* x) {
       const Vec t = LoadN(x + begin + i, used);
       squares = hn::MulAdd(t, t, squares);
     });
-    sum += hn::GetLane(hn::SumOfLanes(d, squares));
+    sum += SumOf(squares);
   }
   return sum;
 }

@@ -129,8 +129,8 @@ void CtcGradient(const CtcArgs& args, size_t t, const CtcRow& way, const CtcRow&
     StoreN(share, way.e + i, used);
     sums = hn::Add(sums, share);
   });
-  const float blank = hn::GetLane(hn::SumOfLanes(d, blanks));
-  const float scale = -1 / (blank + hn::GetLane(hn::SumOfLanes(d, sums)));
+  const float blank = SumOf(blanks);
+  const float scale = -1 / (blank + SumOf(sums));
   float* const grad = args.grad + t * args.stride;
   const float* const logs = args.log_probs + t * args.stride;
   ForVectors(args.classes, [&](size_t c, size_t used)

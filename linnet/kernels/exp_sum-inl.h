@@ -45,7 +45,7 @@ double ExpSumBody(const float* x, size_t n, float largest, float scale, float* o
       sums = hn::Add(sums, ZeroBeyond(e, used));
       if (out != nullptr) StoreN(e, out + begin + i, used);
     });
-    sum += hn::GetLane(hn::SumOfLanes(d, sums));
+    sum += SumOf(sums);
   }
   return sum;
 }

@@ -1,11 +1,12 @@
-// The elementwise functions of gated recurrences: gates, decays, write strengths and time steps.
+// The elementwise functions of gated recurrences: gates, decays, write strengths, time steps and
+// token shifts.
 //
 //   Silu(n, q);                       // q = silu(q)
 //   LogSigmoid(n, 1.0f / 16, decay);  // decay = log(sigmoid(decay)) / 16
 //   GateBySilu(n, gate, out);         // out = out silu(gate)
 //
-// Arrays may have any alignment. NaNs stay NaNs. The relative error is below 1e-7 (10 + |x|) for
-// |x| <= 87. Beyond, results are within 1e-34 |scale| of zero where the function tends to zero.
+// Arrays may have any alignment. NaNs stay NaNs. The relative error of the functions of one
+// variable is below 1e-7 (10 + |x|) for |x| <= 87. Beyond, results are within 1e-34 |scale| of zero where the function tends to zero.
 #ifndef LINNET_KERNELS_GATES_H_
 #define LINNET_KERNELS_GATES_H_
 

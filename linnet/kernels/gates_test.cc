@@ -71,6 +71,9 @@ TEST_P(GatesTest, InfinitiesHaveTheirLimits) {
   EXPECT_NEAR(x[0], 0, 1e-34);
   EXPECT_EQ(x[1], infinity);
   x = {-infinity, infinity};
+  Tanh(x.size(), x.data());
+  EXPECT_EQ(x, (std::vector<float>{-1, 1}));
+  x = {-infinity, infinity};
   Sigmoid(x.size(), 2, x.data());
   EXPECT_NEAR(x[0], 0, 1e-34);
   EXPECT_EQ(x[1], 2);

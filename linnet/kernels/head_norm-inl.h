@@ -17,8 +17,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-HWY_INLINE float SumOf(Vec v) { return hn::GetLane(hn::SumOfLanes(F32(), v)); }
-
 // The derivative of silu(x) = x s, where s = sigmoid(x): s + x s (1 - s).
 HWY_INLINE Vec SiluSlope(Vec x, Vec s) {
   const Vec rest = hn::Sub(hn::Set(F32(), 1.0f), s);

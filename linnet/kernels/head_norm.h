@@ -1,5 +1,5 @@
-// Norms over the heads of gated recurrences, for training: L2 norms of queries and keys after silu,
-// and the RMS norm of outputs with their gate. Each forward and backward is one pass over memory.
+// Norms over the heads of gated recurrences: L2 norms of queries and keys after silu, and the RMS
+// norm of outputs with their gate. Each forward and backward is one pass over memory.
 //
 //   SiluL2Norm({.rows = n, .columns = 384, .normed = 256, .width = 32, .eps = 1e-6f}, x, y,
 //              SerialFor);
@@ -30,7 +30,8 @@ void SiluL2Norm(const SiluL2NormShape& shape, const float* x, float* y, Parallel
 void SiluL2NormBackward(const SiluL2NormShape& shape, const float* x, const float* grad_y,
                         float* grad_x, ParallelFor parallel_for);
 
-// Divides each of `rows` dense rows of `width` floats by its length: x / sqrt(sum of x^2 + eps).
+// Divides each of `rows` dense rows of `width` floats by its length, in place:
+// x / sqrt(sum of x^2 + eps). eps > 0 keeps rows of zeros.
 void L2Norm(size_t rows, size_t width, float eps, float* x);
 
 enum class GateFunction : uint8_t { kSilu, kSigmoid };

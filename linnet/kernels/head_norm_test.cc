@@ -130,6 +130,25 @@ TEST_P(HeadNormTest, ThreadsChangeNothing) {
   EXPECT_EQ(results[0], results[1]);
 }
 
+TEST_P(HeadNormTest, GatedRmsNormInPlace) {
+  const GatedRmsNormShape shape{.rows = 2, .heads = 3, .width = 21, .eps = 1e-5f};
+  const Floats x = Random(126, 1), weight = Random(21, 2), gate = Random(126, 3);
+  Floats apart(126), y = x;
+  GatedRmsNormArgs args{x.data(), weight.data(), gate.data(), 63};
+  GatedRmsNorm(shape, args, apart.data(), SerialFor);
+  args.x = y.data();
+  GatedRmsNorm(shape, args, y.data(), SerialFor);
+  EXPECT_EQ(y, apart);
+}
+
+TEST_P(HeadNormTest, L2NormKeepsRowsOfZeros) {
+  Floats x = {0, 0, 0, 3, 0, 4};
+  L2Norm(2, 3, 1e-12f, x.data());
+  EXPECT_EQ(Floats(x.begin(), x.begin() + 3), Floats(3));
+  EXPECT_NEAR(x[3], 0.6, 1e-6);
+  L2Norm(0, 3, 0, nullptr);
+}
+
 TEST_P(HeadNormTest, L2NormDividesRowsByTheirLength) {
   for (size_t width = 1; width < 40; ++width) {
     const Floats x = Random(3 * width, 1);

@@ -43,7 +43,7 @@ void LayerNormBody(const LayerNormShape& shape, const LayerNormInput& input,
       if (used != hn::Lanes(d)) t = ZeroBeyond(t, used);
       squares = hn::MulAdd(t, t, squares);
     });
-    const float variance = hn::GetLane(hn::SumOfLanes(d, squares)) * scale;
+    const float variance = SumOf(squares) * scale;
     const Vec inverse = hn::Set(d, 1.0f / std::sqrt(variance + shape.eps));
     ForVectors(shape.dim, [&](size_t i, size_t used) HWY_ATTR {
       const Vec t = hn::Mul(hn::Sub(LoadN(y + i, used), mean), inverse);
@@ -75,7 +75,7 @@ void LayerNormBackwardBody(const LayerNormShape& shape, const LayerNormBackwardA
       g_sum = hn::Add(g_sum, g);
       gx_sum = hn::MulAdd(g, t, gx_sum);
     });
-    const float variance = hn::GetLane(hn::SumOfLanes(d, squares)) * scale;
+    const float variance = SumOf(squares) * scale;
     const Vec inverse = hn::Set(d, 1.0f / std::sqrt(variance + shape.eps));
     const Vec g_mean = hn::Mul(hn::SumOfLanes(d, g_sum), hn::Set(d, scale));
     const Vec gn_mean = hn::Mul(hn::Mul(hn::SumOfLanes(d, gx_sum), hn::Set(d, scale)), inverse);

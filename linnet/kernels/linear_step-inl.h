@@ -310,7 +310,7 @@ HWY_NOINLINE float LengthOfZ(const HeadState<T>& state) {
     const Pair z = WholeZ(state, f, u);
     squares = hn::Add(squares, hn::MulAdd(z.low, z.low, hn::Mul(z.high, z.high)));
   });
-  return std::sqrt(hn::GetLane(hn::SumOfLanes(F32(), squares)));
+  return std::sqrt(SumOf(squares));
 }
 
 // Appends a position: writes phi(k) and v to the row `recent`, adds phi(k) to z_recent, and writes
@@ -363,7 +363,7 @@ HWY_INLINE void ReadHead(const HeadState<T>& state, const CausalLinearOptions& o
       const Pair phi = LoadPair(phi_q + f, u), z = WholeZ(state, f, u);
       total = hn::Add(total, hn::MulAdd(phi.low, z.low, hn::Mul(phi.high, z.high)));
     });
-    const float sum = hn::GetLane(hn::SumOfLanes(d, total));
+    const float sum = SumOf(total);
     scale = floor > 0 ? 1 / std::max(sum, floor * LengthOfZ(state)) : Reciprocal(sum + options.eps);
   }
   ForPairs(state.mp, [&](size_t c, size_t u) HWY_ATTR {

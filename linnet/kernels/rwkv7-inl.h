@@ -21,7 +21,7 @@ template <class Term>
 HWY_INLINE float SumOverRow(size_t n, Term term) {
   Vec sum = hn::Zero(F32());
   ForVectors(n, [&](size_t i, size_t used) HWY_ATTR { sum = hn::Add(sum, term(i, used)); });
-  return hn::GetLane(hn::SumOfLanes(F32(), sum));
+  return SumOf(sum);
 }
 
 void Rwkv7KeysBody(const Rwkv7KeysArgs& args) {

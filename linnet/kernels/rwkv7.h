@@ -1,5 +1,8 @@
 // The elementwise parts of RWKV-7's time mixing (model/rwkv7.h) at one position, for all heads of a
-// group: what the scan reads, and what is done with its outputs.
+// group: what the scan reads, and what is done with its outputs. Arrays may have any alignment.
+//
+//   Rwkv7Keys({.heads = 12, .dim = 64, .key = key, .key_stride = 64, .removal = k_k,
+//              .key_rate = k_a, .least = 1e-12f, .k = k, .erase = erase, .write = rates});
 #ifndef LINNET_KERNELS_RWKV7_H_
 #define LINNET_KERNELS_RWKV7_H_
 
@@ -38,7 +41,7 @@ struct Rwkv7OutputArgs {
   const float* weight = nullptr;
   const float* bias = nullptr;
   float eps = 0;
-  float* out = nullptr;
+  float* out = nullptr;  // read before it is written
 };
 void Rwkv7Output(const Rwkv7OutputArgs& args);
 

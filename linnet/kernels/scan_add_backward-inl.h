@@ -176,7 +176,7 @@ class ScanAddBackwardHead {
       ForVectors(m, [&](size_t i, size_t used) HWY_ATTR {
         sum = hn::NegMulAdd(hn::Load(F32(), to.Row(t) + i), LoadN(out + i, used), sum);
       });
-      to.Row(t)[m] = hn::GetLane(hn::SumOfLanes(F32(), sum));
+      to.Row(t)[m] = SumOf(sum);
     }
     return ScanBlock::Const(to);
   }
@@ -230,7 +230,7 @@ class ScanAddBackwardHead {
         sum = hn::Add(sum, product);
         hn::Store(product, d, to + i);
       });
-      if (!block_.keyed()) to[0] = hn::GetLane(hn::SumOfLanes(d, sum));
+      if (!block_.keyed()) to[0] = SumOf(sum);
     }
   }
 
@@ -306,7 +306,7 @@ class ScanAddBackwardHead {
         if (seen) StoreN(sum, to + i, used);
       });
       if (block_.keyed()) continue;
-      sums[0] += products[0] + hn::GetLane(hn::SumOfLanes(d, all));
+      sums[0] += products[0] + SumOf(all);
       if (seen) *to = sums[0];
     }
   }

@@ -249,7 +249,8 @@ class ScanBackwardHead {
     block_.PackKeys();
     if (block_.two()) block_.PackGiven();
     block_.PackA();
-    FindOutGradients();
+    out_gradients_ = place_.In(args_.grad_out, size_.value_dim)
+                         .Read({block_.begin(), block_.tokens(), false}, pieces_.go);
     TransposeRows(dp_, mp_, {state, static_cast<ptrdiff_t>(mp_)}, Deep(pieces_.s_t));
     float* start_t = pieces_.s_t;
     if (block_.decays()) {
@@ -279,17 +280,6 @@ class ScanBackwardHead {
     behind_.Next(16);
     if (block_.two()) AddFirstToG();
     StoreGradients();
-  }
-
-  // Finds the gradients of the block's outputs: the caller's rows, or a copy if these end within a
-  // vector.
-  HWY_INLINE void FindOutGradients() {
-    const size_t n = block_.tokens(), m = size_.value_dim;
-    out_gradients_ = place_.In(args_.grad_out, m).Of({block_.begin(), n, false});
-    if (m == mp_) return;
-    ScaleRows<false, false>(n, m, mp_, out_gradients_, {nullptr, 0}, 1.0f, nullptr,
-                            pieces_.block.ones, Wide(pieces_.go));
-    out_gradients_ = Const(Wide(pieces_.go));
   }
 
   HWY_INLINE void DifferentiateValues() {
@@ -374,7 +364,7 @@ class ScanBackwardHead {
         if (block_.keyed() && i < size_.dim) {
           StoreN(grad, to.At(block_.begin() + t) + i, std::min(kLanes, size_.dim - i));
         }
-        if (!block_.keyed()) sums[t] += hn::GetLane(hn::SumOfLanes(d, grad));
+        if (!block_.keyed()) sums[t] += SumOf(grad);
         grad = hn::Add(grad, DecayStep(t, i));
       }
     }
@@ -454,7 +444,7 @@ class ScanBackwardHead {
         hn::Store(grad_b, d, da + i);
         sum = hn::Add(sum, grad_b);
       });
-      if (number) betas_[t * kPad] = hn::GetLane(hn::SumOfLanes(d, sum));
+      if (number) betas_[t * kPad] = SumOf(sum);
     }
     if (!number) Store(args_.grad.erase, size_.dim, Deep(pieces_.da));
   }
@@ -475,7 +465,7 @@ class ScanBackwardHead {
         hn::Store(grad_w, d, dw + i);
         sum = hn::Add(sum, grad_w);
       });
-      if (number) betas_[t * kPad] += hn::GetLane(hn::SumOfLanes(d, sum));
+      if (number) betas_[t * kPad] += SumOf(sum);
     }
     if (number) return Store(args_.grad.erase, 1, {betas_, kPad});
     Store(args_.grad.write, size_.value_dim, Wide(pieces_.dv));

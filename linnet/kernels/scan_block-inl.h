@@ -200,8 +200,9 @@ HWY_INLINE void SolveLower(size_t rows, size_t columns, Factors l, Rows<float> y
   }
 }
 
-// to = the transpose of `from` [rows, columns]; columns are padded. Rows are read in groups of
-// kLanes (of one for HWY_SCALAR), so the last group may read and write beyond `rows`.
+// to = the transpose of `from` [rows, columns]; columns are padded. Rows are processed in groups of
+// kLanes: `from` must have rows, and `to` columns, up to a multiple of kLanes. Those beyond `rows`
+// have no meaning. The arrays must not overlap.
 inline HWY_NOINLINE void TransposeRows(size_t rows, size_t columns, Rows<const float> from,
                                        Rows<float> to) {
 #if HWY_TARGET == HWY_SCALAR

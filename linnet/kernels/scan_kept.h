@@ -159,7 +159,7 @@ struct ScanBackwardPieces {
   float *s, *g;      // a state and the gradient of a state [dp, mp]
   float *s_t, *g_t;  // the same, transposed [mp, dp]
   float* start_t;    // a block's first state, transposed and scaled
-  float* solved;     // [kScanSegment, mp]
+  float* solved;     // [kScanSegment, mp], and the rows that a transpose may read beyond them
   // States at the start of each cell (kScanSolveBlock positions) of a segment, and after each block
   // of a cell.
   float *cells, *blocks;
@@ -175,7 +175,7 @@ struct ScanBackwardPieces {
     for (float** x : {&dq, &da, &dk, &db}) *x = pieces.Take(kRows * size.dp);
     values_t = pieces.Take(2 * size.mp * kRows);
     for (float** x : {&s, &g, &s_t, &g_t, &start_t}) *x = pieces.Take(size.dp * size.mp);
-    solved = pieces.Take(kScanSegment * size.mp);
+    solved = pieces.Take((kScanSegment + kScanSolveBlock - 1) * size.mp);
     cells = pieces.Take(kScanSegment / kRows * size.dp * size.mp);
     blocks = pieces.Take(kRows * size.dp * size.mp);
     needed = pieces.Needed();

@@ -114,6 +114,8 @@ HWY_INLINE void StoreSums(Vec a, Vec b, Vec c, Vec d, float* to) {
 #endif
 }
 
+HWY_INLINE float SumOf(Vec v) { return hn::GetLane(hn::SumOfLanes(F32(), v)); }
+
 // Calls body(index of its first float, number of its floats) for each vector of a row of n floats.
 template <class Body>
 HWY_INLINE void ForVectors(size_t n, Body body) {

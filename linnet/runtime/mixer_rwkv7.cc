@@ -54,10 +54,9 @@ class Rwkv7Mixer : public RuntimeMixer {
     const size_t rows = call.block.rows();
     Pieces pieces = Cut(call.scratch, rows, call.count());
     for (size_t i = 0; i < projections().size(); ++i) pieces.columns[i] = Place(i, call.count());
-    const auto same = [](size_t, float*) {};
     LowRank(call, kW1, decay_, dim_, kernels::Tanh, pieces, pieces.decay);
-    LowRank(call, kA1, rate_, dim_, same, pieces, pieces.write);
-    if (reads_) LowRank(call, kV1, share_, value_dim_, same, pieces, pieces.line);
+    LowRank(call, kA1, rate_, dim_, nullptr, pieces, pieces.write);
+    if (reads_) LowRank(call, kV1, share_, value_dim_, nullptr, pieces, pieces.line);
     for (size_t row = 0; row < rows; ++row) Prepare(call, row, pieces);
     if (call.state != nullptr && call.block.step) {
       Step(call, pieces);
@@ -119,16 +118,20 @@ class Rwkv7Mixer : public RuntimeMixer {
 
   // Computes a low-rank product: to [rows, heads of the group, width] = act(a) times the second
   // factor, where a are the columns of the projection `index`, which is the first factor. act(n, x)
-  // replaces x [n].
-  template <class Act>
+  // replaces x [n]; null: act(a) = a.
   void LowRank(const MixerCall& call, Index index, const SecondFactor& second, size_t width,
-               Act act, const Pieces& pieces, float* to) const {
+               void (*act)(size_t n, float* x), const Pieces& pieces, float* to) const {
     const size_t rows = call.block.rows(), rank = second.rank();
-    for (size_t row = 0; row < rows; ++row) {
-      std::copy_n(In(call, row, pieces, index), rank, pieces.rank + row * rank);
+    const float* a = In(call, 0, pieces, index);
+    size_t stride = call.in_width;
+    if (act != nullptr) {
+      for (size_t row = 0; row < rows; ++row) {
+        std::copy_n(a + row * stride, rank, pieces.rank + row * rank);
+      }
+      act(rows * rank, pieces.rank);
+      a = pieces.rank, stride = rank;
     }
-    act(rows * rank, pieces.rank);
-    second.Apply(rows, pieces.rank, rank, call.heads, to, call.count() * width);
+    second.Apply(rows, a, stride, call.heads, to, call.count() * width);
   }
 
   // Computes a row of the scan's inputs.

@@ -60,8 +60,8 @@ TEST_P(PatchesTest, PrefixAndStepsMatchTheReferenceAtEveryCut) {
   // to 1.5e-5 (scalar), 5e-5 (AVX2) and 1e-4 (AVX-512).
   const std::pair<const TestModel*, double> cases[] = {{&Patched(), 1e-5},
                                                        {&With("full"), 1e-5},
-                                                       {&With("gated-delta-net"), 5e-4},
-                                                       {&With("rwkv7"), 1e-4}};
+                                                       {&With("gated-delta-net"), 3e-4},
+                                                       {&With("rwkv7"), 5e-5}};
   for (const auto& [of, tolerance] : cases) {
     const Tokens tokens = of->RandomTokens(299, 0);
     const std::vector<Doubles> want = of->Outputs(tokens);
