@@ -6,7 +6,8 @@
 //   GateBySilu(n, gate, out);         // out = out silu(gate)
 //
 // Arrays may have any alignment. NaNs stay NaNs. The relative error of the functions of one
-// variable is below 1e-7 (10 + |x|) for |x| <= 87. Beyond, results are within 1e-34 |scale| of zero where the function tends to zero.
+// variable is below 1e-7 (10 + |x|) for |x| <= 87. Beyond, results are within 1e-34 |scale| of zero
+// where the function tends to zero.
 #ifndef LINNET_KERNELS_GATES_H_
 #define LINNET_KERNELS_GATES_H_
 
