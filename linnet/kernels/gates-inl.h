@@ -27,13 +27,6 @@ HWY_INLINE void Replace(size_t n, float* x, Function function) {
                     HWY_ATTR { StoreN(function(LoadN(x + i, used)), x + i, used); });
 }
 
-template <class Function>
-HWY_INLINE void GateBy(size_t n, const float* gate, float* x, Function function) {
-  ForVectors(n, [&](size_t i, size_t used) HWY_ATTR {
-    StoreN(hn::Mul(LoadN(x + i, used), function(LoadN(gate + i, used))), x + i, used);
-  });
-}
-
 void SiluBody(size_t n, float* x) {
   Replace(n, x, [](Vec v) HWY_ATTR { return Silu(v); });
 }
@@ -53,10 +46,9 @@ void TanhBody(size_t n, float* x) {
   Replace(n, x, [](Vec v) HWY_ATTR { return hn::Tanh(F32(), v); });
 }
 void GateBySiluBody(size_t n, const float* gate, float* x) {
-  GateBy(n, gate, x, [](Vec v) HWY_ATTR { return Silu(v); });
-}
-void GateBySigmoidBody(size_t n, const float* gate, float* x) {
-  GateBy(n, gate, x, [](Vec v) HWY_ATTR { return Sigmoid(v); });
+  ForVectors(n, [&](size_t i, size_t used) HWY_ATTR {
+    StoreN(hn::Mul(LoadN(x + i, used), Silu(LoadN(gate + i, used))), x + i, used);
+  });
 }
 
 void InterpolateBody(size_t n, const float* x, const float* other, const float* share, float* to) {

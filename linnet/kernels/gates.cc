@@ -15,7 +15,6 @@ HWY_EXPORT(LogSigmoidBody);
 HWY_EXPORT(SoftplusBody);
 HWY_EXPORT(TanhBody);
 HWY_EXPORT(GateBySiluBody);
-HWY_EXPORT(GateBySigmoidBody);
 HWY_EXPORT(InterpolateBody);
 
 void Silu(size_t n, float* x) { HWY_DYNAMIC_DISPATCH(SiluBody)(n, x); }
@@ -32,10 +31,6 @@ void Tanh(size_t n, float* x) { HWY_DYNAMIC_DISPATCH(TanhBody)(n, x); }
 
 void GateBySilu(size_t n, const float* gate, float* x) {
   HWY_DYNAMIC_DISPATCH(GateBySiluBody)(n, gate, x);
-}
-
-void GateBySigmoid(size_t n, const float* gate, float* x) {
-  HWY_DYNAMIC_DISPATCH(GateBySigmoidBody)(n, gate, x);
 }
 
 void Interpolate(size_t n, const float* x, const float* other, const float* share, float* to) {

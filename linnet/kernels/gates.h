@@ -22,9 +22,8 @@ void LogSigmoid(size_t n, float scale, float* x);  // scale log(sigmoid(x)) = -s
 void Softplus(size_t n, float scale, float* x);    // scale softplus(x)
 void Tanh(size_t n, float* x);
 
-// Multiply x [n] by a function of gate [n].
+// Multiplies x [n] by silu(gate) [n].
 void GateBySilu(size_t n, const float* gate, float* x);
-void GateBySigmoid(size_t n, const float* gate, float* x);
 
 // to = x + share * (other - x), elementwise [n]. A null `other` counts as zeros; `to` may be x.
 void Interpolate(size_t n, const float* x, const float* other, const float* share, float* to);

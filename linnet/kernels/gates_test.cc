@@ -43,7 +43,6 @@ std::vector<Case> Cases() {
        [](double x) { return -2 * SoftplusRef(x); }},
       {"Tanh", Tanh, [](double x) { return std::tanh(x); }},
       {"GateBySilu", gated(GateBySilu), [](double x) { return 3 * x * SigmoidRef(x); }},
-      {"GateBySigmoid", gated(GateBySigmoid), [](double x) { return 3 * SigmoidRef(x); }},
   };
 }
 
