@@ -91,8 +91,8 @@ void Optimizer::StepMatrix(size_t index, double learning_rate, double gradient_s
   torch::Tensor& average = first_[index];
   if (gradient_scale != 1) gradient.mul_(gradient_scale);
   average.mul_(options_.momentum).add_(gradient);
-  const ops::Orthogonal update =
-      ops::Orthogonalize(gradient.add_(average, options_.momentum));  // Nesterov's momentum
+  gradient.add_(average, options_.momentum);  // Nesterov's momentum
+  const ops::Orthogonal update = ops::Orthogonalize(gradient, options_.precision);
   // The elements of an orthogonal update have a root mean square of 1 / sqrt(the longer side), and
   // those of an Adam update 0.2 or so. At equal size, one learning rate serves both (Liu et al.,
   // "Muon is scalable for LLM training", 2025).

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "linnet/ops/adam.h"
+#include "linnet/ops/layer_rows.h"
 
 namespace linnet::nn {
 
@@ -32,7 +33,10 @@ struct OptimizerOptions {
   // radam makes steps of momentum SGD until rho_t, the length of the averaged gradient history,
   // reaches this value, and adaptive steps from then on. fast-transformers uses 5, Liu et al. 4.
   double rectify_from = 5;
-  double momentum = 0.95;  // muon: decay of the average of gradients
+  // muon: the decay of the average of gradients, and the precision of the products that
+  // orthogonalize it
+  double momentum = 0.95;
+  ops::Precision precision = ops::Precision::kFp32;
 };
 
 class Optimizer {

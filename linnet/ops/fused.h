@@ -31,6 +31,11 @@ struct RowsCall {
 // Whether this processor supports bf16 products.
 bool FusedBf16();
 
+// c = a b or, if `accumulate`, c += a b, for bf16 matrices a and b and an fp32 matrix c, each dense
+// or the transpose of a dense matrix.
+void FusedBf16Product(const torch::Tensor& a, const torch::Tensor& b, const torch::Tensor& c,
+                      bool accumulate);
+
 // tensors: x, weight and bias of each product, then weight and bias of norm_before, if present.
 std::vector<torch::Tensor> FusedLinears(const std::vector<torch::Tensor>& tensors,
                                         const RowsCall& call);

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "linnet/ops/fused.h"
+#include "linnet/ops/plain.h"
+
 namespace linnet::ops {
 namespace {
 
@@ -20,7 +23,7 @@ struct Quintic {
 constexpr Quintic kIterations[] = {
     {8.0934, -23.6204, 17.4462}, {3.6366, -2.7219, 0.5365}, {2.6613, -1.9772, 0.4526}};
 
-// x is [k, n] with k <= n.
+// x is [k, n] with k <= n, as in the next function.
 Orthogonal OrthogonalizeRows(const Tensor& x) {
   // The iterations need only G = X X^T, since X becomes P X with P = a + b G + c G^2. `factor` is
   // the product of all P.
@@ -39,15 +42,48 @@ Orthogonal OrthogonalizeRows(const Tensor& x) {
   return {torch::mm(factor, x), 1 / std::sqrt(bound)};
 }
 
+// c = a b or, if `accumulate`, c += a b, in fp32, for a and b in bf16.
+void Product(const Tensor& a, const Tensor& b, const Tensor& c, bool accumulate = false) {
+  if constexpr (kHasFused) {
+    if (Fused(c)) return FusedBf16Product(a, b, c, accumulate);
+  }
+  const Tensor product = torch::mm(a.to(torch::kFloat32), b.to(torch::kFloat32));
+  accumulate ? c.add_(product) : c.copy_(product);
+}
+
+// Computes X X^T from X in every iteration. In bf16, the other function would lose small singular
+// values, which X X^T has squared, beside large ones.
+Orthogonal OrthogonalizeRowsBf16(const Tensor& x) {
+  // Rounding can make a singular value leave the interval of the next polynomial, which grows
+  // steeply there.
+  constexpr double kMargin = 0.98;
+  const Tensor gram = torch::empty({x.size(0), x.size(0)}, x.options());
+  const Tensor square = torch::empty_like(gram);
+  double scale = kMargin;  // of X in an iteration
+  for (const Quintic& p : kIterations) {
+    const Tensor narrow = x.to(torch::kBFloat16);
+    Product(narrow, narrow.t(), gram);
+    const Tensor narrow_gram = gram.to(torch::kBFloat16);
+    Product(narrow_gram, narrow_gram, square);
+    if (&p == kIterations) scale /= std::pow(square.norm().item<double>(), 0.25);
+    square.mul_(p.c * std::pow(scale, 5)).add_(gram, p.b * std::pow(scale, 3));
+    x.mul_(p.a * scale);
+    Product(square.to(torch::kBFloat16), narrow, x, /*accumulate=*/true);
+    scale = kMargin;
+  }
+  return {x, 1};
+}
+
 }  // namespace
 
-Orthogonal Orthogonalize(const Tensor& x) {
+Orthogonal Orthogonalize(const Tensor& x, Precision precision) {
   const auto [least, most] = torch::aminmax(x);
   const double largest = std::max(-least.item<double>(), most.item<double>());
   if (largest == 0) return {x, 1};
   x.div_(largest);  // so that powers neither overflow nor vanish
-  if (x.size(0) <= x.size(1)) return OrthogonalizeRows(x);
-  const Orthogonal columns = OrthogonalizeRows(x.t());
+  const auto rows = precision == Precision::kBf16 ? OrthogonalizeRowsBf16 : OrthogonalizeRows;
+  if (x.size(0) <= x.size(1)) return rows(x);
+  const Orthogonal columns = rows(x.t());
   return {columns.matrix.t(), columns.scale};
 }
 

@@ -4,6 +4,8 @@
 
 #include <torch/types.h>
 
+#include "linnet/ops/layer_rows.h"
+
 namespace linnet::ops {
 
 // The result is scale * matrix; a caller that adds it to another matrix saves a pass.
@@ -15,10 +17,14 @@ struct Orthogonal {
 // For x [m, n] in fp32 with the singular value decomposition U S V^T: a matrix with the same
 // singular vectors, whose singular values are all about 1, so about U V^T. Let s be the sum of the
 // 8th powers of S to the power of 1/8, which is at least the largest singular value. Values of s /
-// 100 or more become 0.73 to 1.27. Smaller ones grow by a factor of at most 80 / s. The result does
-// not depend on the scale of x, and is zero if x is zero. Costs 9 products of two [k, k] matrices
-// and 2 of a [k, k] with a [k, max(m, n)] matrix, k = min(m, n). Overwrites x.
-Orthogonal Orthogonalize(const torch::Tensor& x);
+// 100 or more become 0.73 to 1.27 in fp32 and 0.66 to 1.4 in bf16, which also mixes vectors a
+// little. Smaller ones grow by a factor of at most 80 / s. The result does not depend on the scale
+// of x, and is zero if x is zero. Overwrites x.
+//
+// With k = min(m, n), costs 9 products of two [k, k] matrices and 2 of a [k, k] with a
+// [k, max(m, n)] matrix in fp32. In bf16 it is 3 and 6 products, which are faster ones. For where
+// bf16 works, see layer_rows.h.
+Orthogonal Orthogonalize(const torch::Tensor& x, Precision precision = Precision::kFp32);
 
 }  // namespace linnet::ops
 

@@ -123,12 +123,14 @@ class Run {
     if (config_.ema > 0) {
       for (const torch::Tensor& p : parameters_) averages_.push_back(p.detach().clone());
     }
+    const nn::OptimizerOptions optimizer = {
+        .name = config_.optimizer,
+        .beta2 = config_.beta2,
+        .weight_decay = config_.weight_decay,
+        .clip = config_.clip,
+        .precision = ops::PrecisionNamed(config_.precision, device_)};
     optimizer_ =
-        std::make_unique<nn::Optimizer>(nn::OptimizerOptions{.name = config_.optimizer,
-                                                             .beta2 = config_.beta2,
-                                                             .weight_decay = config_.weight_decay,
-                                                             .clip = config_.clip},
-                                        parameters_, nn::HiddenMatrices(*model_));
+        std::make_unique<nn::Optimizer>(optimizer, parameters_, nn::HiddenMatrices(*model_));
     steps_ = config_.steps == 0 ? StepsOfEpochs() : config_.steps;
     if (processes_.first()) folder_.Open();
     if (resume) {
