@@ -32,11 +32,11 @@ std::vector<int64_t> WithLast(const Tensor& x, int64_t last) {
   return shape;
 }
 
-// Returns the weight as a dense tensor of T, the products' operand type. Copies only a weight that
-// is not such a tensor already. The result must outlive the kernel call.
+// Replaces a weight by a dense tensor of T, the products' operand type. Copies only a weight that is
+// not such a tensor already. The forward saves the result, so the backward copies nothing.
 template <typename T>
-Tensor Read(const Tensor& weight) {
-  return sizeof(T) == sizeof(float) ? weight.contiguous() : weight.to(kBFloat16).contiguous();
+void Convert(Tensor& weight) {
+  weight = weight.to(sizeof(T) == sizeof(float) ? kFloat32 : kBFloat16).contiguous();
 }
 
 RowNorm RowNormOf(const Tensor& weight, const Tensor& bias, double eps) {
@@ -97,11 +97,11 @@ class LinearsFunction : public torch::autograd::Function<LinearsFunction> {
     Save(call, context);
     variable_list kept(tensors.begin(), tensors.end());
     kept[0] = kept[0].contiguous();
-    context->save_for_backward(kept);
     return WithType(call.precision, [&](auto t) {
       using T = decltype(t);
-      variable_list alive;
-      const auto args = Args<T>(kept, call, alive);
+      for (size_t i = 0; i < Products(kept, call); ++i) Convert<T>(kept[1 + 2 * i]);
+      context->save_for_backward(kept);
+      const auto args = Args<T>(kept, call);
       variable_list y;
       float* to[kernels::kMaxProducts];
       for (size_t i = 0; i < args.products; ++i) {
@@ -121,8 +121,8 @@ class LinearsFunction : public torch::autograd::Function<LinearsFunction> {
     const variable_list kept = context->get_saved_variables();
     return WithType(call.precision, [&](auto t) {
       using T = decltype(t);
+      const auto args = Args<T>(kept, call);
       variable_list alive;
-      const auto args = Args<T>(kept, call, alive);
       const float* grad_y[kernels::kMaxProducts];
       for (size_t i = 0; i < args.products; ++i) {
         alive.push_back(grads[i].contiguous());
@@ -142,18 +142,20 @@ class LinearsFunction : public torch::autograd::Function<LinearsFunction> {
   }
 
  private:
-  // The kernel's arguments. Appends the tensors that must outlive the kernel call to `alive`.
+  static size_t Products(const variable_list& kept, const RowsCall& call) {
+    return (kept.size() - 1) / 2 - (call.norm_before ? 1 : 0);
+  }
+
+  // The kernel's arguments. `kept` must outlive the kernel call.
   template <typename T>
-  static kernels::LinearsArgs<T> Args(const variable_list& kept, const RowsCall& call,
-                                      variable_list& alive) {
+  static kernels::LinearsArgs<T> Args(const variable_list& kept, const RowsCall& call) {
     kernels::LinearsArgs<T> args;
     args.in = Size(kept[0].size(-1));
     args.x = kept[0].data_ptr<float>();
-    args.products = (kept.size() - 1) / 2 - (call.norm_before ? 1 : 0);
+    args.products = Products(kept, call);
     for (size_t i = 0; i < args.products; ++i) {
       const Tensor &weight = kept[1 + 2 * i], &bias = kept[2 + 2 * i];
-      alive.push_back(Read<T>(weight));
-      args.weight[i] = Data<T>(alive.back());
+      args.weight[i] = Data<T>(weight);
       args.bias[i] = bias.data_ptr<float>();
       args.out[i] = Size(weight.size(0));
     }
@@ -180,8 +182,8 @@ class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
     kept[3] = kept[3].contiguous();
     return WithType(call.precision, [&](auto t) {
       using T = decltype(t);
-      variable_list alive;
-      auto args = Args<T>(kept, call, alive);
+      Convert<T>(kept[1]);
+      auto args = Args<T>(kept, call);
       const auto shape = WithLast(kept[0], Int(args.out));
       const Tensor y = torch::empty(shape, kFloat32);
       const Tensor sum = call.norm_after ? torch::empty(shape, kFloat32) : Tensor();
@@ -203,8 +205,7 @@ class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
     const variable_list kept = context->get_saved_variables();
     return WithType(call.precision, [&](auto t) {
       using T = decltype(t);
-      variable_list alive;
-      auto args = Args<T>(kept, call, alive);
+      auto args = Args<T>(kept, call);
       if (call.norm_after) args.sum = kept.back().template data_ptr<float>();
       const Tensor grad_y = grads[0].contiguous();
       const Tensor grad_a = torch::empty(kept[0].sizes(), kFloat32);
@@ -226,14 +227,12 @@ class ProjectFunction : public torch::autograd::Function<ProjectFunction> {
   }
 
  private:
-  // alive: as in LinearsFunction::Args().
+  // kept: as in LinearsFunction::Args().
   template <typename T>
-  static kernels::ProjectArgs<T> Args(const variable_list& kept, const RowsCall& call,
-                                      variable_list& alive) {
-    alive.push_back(Read<T>(kept[1]));
+  static kernels::ProjectArgs<T> Args(const variable_list& kept, const RowsCall& call) {
     kernels::ProjectArgs<T> args;
     args.in = Size(kept[1].size(1)), args.out = Size(kept[1].size(0));
-    args.weight = Data<T>(alive.back());
+    args.weight = Data<T>(kept[1]);
     args.bias = kept[2].data_ptr<float>();
     args.a = kept[0].data_ptr<float>();
     if (kept[3].defined()) args.x = kept[3].data_ptr<float>();
@@ -255,8 +254,9 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
     kept[0] = kept[0].contiguous();
     return WithType(call.precision, [&](auto t) {
       using T = decltype(t);
-      variable_list alive;
-      auto args = Args<T>(kept, call, alive);
+      Convert<T>(kept[1]);
+      Convert<T>(kept[3]);
+      auto args = Args<T>(kept, call);
       const Tensor& x = kept[0];
       const Tensor y = torch::empty(x.sizes(), kFloat32);
       Tensor sum, hidden;
@@ -285,8 +285,7 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
     const variable_list kept = context->get_saved_variables();
     return WithType(call.precision, [&](auto t) {
       using T = decltype(t);
-      variable_list alive;
-      auto args = Args<T>(kept, call, alive);
+      auto args = Args<T>(kept, call);
       args.hidden = Data<T>(kept[kept.size() - 2]);
       if (call.norm_after) args.sum = kept.back().template data_ptr<float>();
       const Tensor grad_y = grads[0].contiguous();
@@ -305,16 +304,13 @@ class FeedForwardFunction : public torch::autograd::Function<FeedForwardFunction
   }
 
  private:
-  // alive: as in LinearsFunction::Args().
+  // kept: as in LinearsFunction::Args().
   template <typename T>
-  static kernels::FeedForwardArgs<T> Args(const variable_list& kept, const RowsCall& call,
-                                          variable_list& alive) {
-    alive.push_back(Read<T>(kept[1]));
-    alive.push_back(Read<T>(kept[3]));
+  static kernels::FeedForwardArgs<T> Args(const variable_list& kept, const RowsCall& call) {
     kernels::FeedForwardArgs<T> args;
     args.dim = Size(kept[1].size(1)), args.hidden_dim = Size(kept[1].size(0));
     args.activation = call.activation;
-    args.weight1 = Data<T>(alive[0]), args.weight2 = Data<T>(alive[1]);
+    args.weight1 = Data<T>(kept[1]), args.weight2 = Data<T>(kept[3]);
     args.bias1 = kept[2].data_ptr<float>(), args.bias2 = kept[4].data_ptr<float>();
     args.x = kept[0].data_ptr<float>();
     size_t at = 5;
