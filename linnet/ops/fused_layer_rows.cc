@@ -32,8 +32,8 @@ std::vector<int64_t> WithLast(const Tensor& x, int64_t last) {
   return shape;
 }
 
-// Replaces a weight by a dense tensor of T, the products' operand type. Copies only a weight that is
-// not such a tensor already. The forward saves the result, so the backward copies nothing.
+// Replaces a weight by a dense tensor of T, the products' operand type. Copies only a weight that
+// is not such a tensor already. The forward saves the result, so the backward copies nothing.
 template <typename T>
 void Convert(Tensor& weight) {
   weight = weight.to(sizeof(T) == sizeof(float) ? kFloat32 : kBFloat16).contiguous();

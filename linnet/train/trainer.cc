@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 #include <torch/cuda.h>
 #include <torch/utils.h>
-#include <torch/version.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,7 +11,6 @@
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -28,9 +26,11 @@
 #include "linnet/train/laggard.h"
 #include "linnet/train/metrics.h"
 #include "linnet/train/run_folder.h"
+#include "linnet/train/run_report.h"
 #include "linnet/train/run_state.h"
 #include "linnet/train/state_relay.h"
 #include "linnet/train/update_graph.h"
+#include "linnet/train/weight_averages.h"
 #include "linnet/version.h"
 
 namespace linnet::train {
@@ -57,38 +57,6 @@ torch::Device DeviceNamed(const std::string& name, const std::string& precision)
   at::globalContext().setAllowTF32CuDNN(precision == "bf16");
   return torch::kCUDA;
 }
-
-// The speed of a run since it began or was resumed. Times are in seconds on the clock
-// Run::Working().
-class Pace {
- public:
-  Pace(int64_t step, int64_t steps, double now)
-      : left_(steps - step), began_(now), window_began_(now) {}
-
-  void Add(int64_t tokens) {
-    ++made_, --left_;
-    window_tokens_ += tokens;
-  }
-  // Returns the tokens per second since the last call.
-  double TakeRate(double now) {
-    rate_ = static_cast<double>(window_tokens_) / (now - window_began_);
-    window_began_ = now;
-    window_tokens_ = 0;
-    return rate_;
-  }
-
-  int64_t made() const { return made_; }  // updates since the start or resumption
-  double rate() const { return rate_; }   // the last TakeRate(), or 0
-  // Mean seconds per update.
-  double Update(double now) const { return (now - began_) / static_cast<double>(made_); }
-  // Estimated seconds for the remaining updates.
-  double Left(double now) const { return Update(now) * static_cast<double>(left_); }
-
- private:
-  int64_t made_ = 0, left_;
-  double began_, window_began_, rate_ = 0;
-  int64_t window_tokens_ = 0;
-};
 
 class Run {
  public:
@@ -120,9 +88,7 @@ class Run {
     task_->Prepare(*model_);
     parameters_ = model_->parameters();
     if (processes_.size() > 1) sums_ = std::make_unique<GradientSums>(processes_, parameters_);
-    if (config_.ema > 0) {
-      for (const torch::Tensor& p : parameters_) averages_.push_back(p.detach().clone());
-    }
+    averages_ = WeightAverages(config_.ema, parameters_);
     const nn::OptimizerOptions optimizer = {
         .name = config_.optimizer,
         .beta2 = config_.beta2,
@@ -158,7 +124,7 @@ class Run {
       return result;
     }
     const double began = Working() - progress_.seconds;
-    Pace pace(progress_.step, steps_, Working());
+    report_.emplace(hooks_.progress, progress_, steps_, task_->StepsPerEpoch(), Working());
     Announce();
     // If the process was killed between writing its final state and its final model, the folder has
     // an older model or none.
@@ -170,13 +136,14 @@ class Run {
       const double rate = progress_.patience.scale * LearningRate(config_, progress_.step, steps_);
       const StepLoss loss = graph_ ? GraphUpdate(rate) : Update(rate);
       CountUpdate();
-      UpdateAverages();
+      averages_.Update(progress_.step);
       progress_.seconds = Working() - began;
       mean_.Add(loss.metrics);
-      pace.Add(loss.tokens);
+      report_->Count(loss.tokens);
       const bool last = progress_.step == steps_;
-      if (Every(config_.log_every) || last) LogUpdates(rate, pace);
-      if (hooks_.progress) ShowProgress(loss, pace);
+      if (Every(config_.log_every) || last) LogUpdates(rate);
+      if (report_->EstimateDue()) CheckUpdates();  // waits for a GPU
+      report_->Show(loss, laggard_.Remark(), Working());
       if ((config_.validate_every > 0 && Every(config_.validate_every)) || last) {
         Aside([&] { result.validation = ValidateAndLog(); });
       }
@@ -258,7 +225,7 @@ class Run {
   }
 
   // Logs the mean metrics of the updates since the last record.
-  void LogUpdates(double rate, Pace& pace) {
+  void LogUpdates(double rate) {
     CheckUpdates();
     const Metrics metrics = mean_.Take();
     if (!metrics.empty() && !std::isfinite(metrics[0].second)) {
@@ -266,28 +233,10 @@ class Run {
     }
     ordered_json record = {{"step", progress_.step}, {"seconds", progress_.seconds}, {"lr", rate}};
     for (const auto& [name, value] : metrics) record[name] = value;
-    record["tokens_per_second"] = pace.TakeRate(Working());
+    record["tokens_per_second"] = report_->TakeRate(Working());
     record["peak_memory"] = PeakMemory();
     Log(record);
-    shown_ = Show(metrics);
-  }
-
-  void ShowProgress(const StepLoss& loss, const Pace& pace) {
-    constexpr int64_t kWarmUp = 5;  // the first updates take longer
-    const int64_t step = progress_.step, made = pace.made();
-    if (made == kWarmUp && step < steps_) {
-      CheckUpdates();
-      hooks_.progress->Finish(StrCat("an update takes ", FormatSeconds(pace.Update(Working())),
-                                     ": about ", FormatSeconds(pace.Left(Working())),
-                                     " to go, plus validation"));
-    }
-    if (!hooks_.progress->Due()) return;
-    if (shown_.empty()) shown_ = Show(Read(loss.metrics));
-    std::string text = StrCat("step ", step, "/", steps_, Epoch(), "  ", shown_);
-    if (pace.rate() > 0) text += "  " + FormatCount(pace.rate()) + " tokens/s";
-    if (const std::string slow = laggard_.Remark(); !slow.empty()) text += "  " + slow;
-    if (made >= 3) text += "  " + FormatSeconds(pace.Left(Working())) + " left";
-    hooks_.progress->Update(text);
+    report_->SetMetrics(metrics);
   }
 
   void WriteConfig() const { WriteFileAtomically(folder_.config_path(), ToJson(config_)); }
@@ -458,34 +407,6 @@ class Run {
     return recorded_;
   }
 
-  void UpdateAverages() {
-    if (averages_.empty()) return;
-    // The decay is lower in the first updates, because the averages begin as the initial weights.
-    const double t = static_cast<double>(progress_.step);
-    const double decay = std::min(config_.ema, (1 + t) / (10 + t));
-    torch::NoGradGuard no_grad;
-#if TORCH_VERSION_MAJOR >= 2
-    if (!device_.is_cpu()) return at::_foreach_lerp_(averages_, parameters_, 1 - decay);
-#endif
-    for (size_t i = 0; i < averages_.size(); ++i) averages_[i].lerp_(parameters_[i], 1 - decay);
-  }
-
-  // Swaps the model's weights and their averages.
-  void SwapAverages() {
-    for (size_t i = 0; i < averages_.size(); ++i) {
-      const torch::Tensor weights = parameters_[i].data();
-      parameters_[i].set_data(averages_[i]);
-      averages_[i] = weights;
-    }
-  }
-
-  std::string Epoch() const {
-    if (task_->StepsPerEpoch() == 0) return "";
-    char text[32];
-    std::snprintf(text, sizeof(text), " (epoch %.2f)", progress_.epochs);
-    return text;
-  }
-
   // Describes the run in one line.
   std::string Summary() const {
     const ModelSpec& spec = model_->spec();
@@ -507,16 +428,6 @@ class Run {
                      " tokens");
     }
     return progress_.step > 0 ? StrCat(text, "; from step ", progress_.step) : text;
-  }
-
-  // Returns a remark if the first metric was better (lower) in an earlier validation, else "".
-  std::string Worse(const std::string& name, double value) {
-    if (value <= best_) {
-      if (value < best_) best_step_ = progress_.step;
-      best_ = value;
-      return "";
-    }
-    return StrCat("; step ", best_step_, " was better: ", Show(name, best_));
   }
 
   // Lowers the rate after --lr-patience validations without an improvement. Returns whether it did.
@@ -543,26 +454,21 @@ class Run {
     for (const auto& [name, value] : metrics) record["validation_" + name] = value;
     Log(record);
     const bool slower = LosePatience(metrics[0].second);
-    if (hooks_.progress) {
-      hooks_.progress->Finish(StrCat(
-          "step ", progress_.step, Epoch(), ": validation ", Show(metrics), " after ",
-          FormatSeconds(progress_.seconds), " of training",
-          Worse(metrics[0].first, metrics[0].second),
-          slower ? StrCat("; the learning rate is multiplied by ", config_.lr_patience_factor)
-                 : ""));
-    }
+    report_->ShowValidation(
+        metrics,
+        slower ? StrCat("; the learning rate is multiplied by ", config_.lr_patience_factor) : "");
     return metrics;
   }
 
   // Each process validates on a part of the validation set.
   Metrics Validate() {
     torch::NoGradGuard no_grad;
-    SwapAverages();
+    averages_.Swap();
     model_->eval();
     std::vector<double> sums = task_->ValidationSums(*model_, PartOf(0, 1));
     if (relay_ != nullptr) relay_->Forget();
     model_->train();
-    SwapAverages();
+    averages_.Swap();
     const torch::Tensor total = torch::tensor(sums, torch::kFloat64);
     processes_.Sum({total});
     sums.assign(total.data_ptr<double>(), total.data_ptr<double>() + total.numel());
@@ -577,7 +483,7 @@ class Run {
     model_->train();
   }
 
-  RunTensors Tensors() { return {*model_, *optimizer_, parameters_, averages_, device_}; }
+  RunTensors Tensors() { return {*model_, *optimizer_, parameters_, averages_.tensors(), device_}; }
 
   // The end of an error message about a failed save: names the last good checkpoint.
   std::string LastCheckpoint() const {
@@ -604,10 +510,10 @@ class Run {
   }
 
   void SaveModel() {
-    SwapAverages();
-    if (!averages_.empty()) CheckWeights();
+    averages_.Swap();
+    if (!averages_.tensors().empty()) CheckWeights();
     if (processes_.first()) nn::SaveModel(folder_.model_path(), *model_, TrainingRecord());
-    SwapAverages();
+    averages_.Swap();
   }
 
   // JSON for the model file: settings, training data, and progress.
@@ -647,7 +553,8 @@ class Run {
   std::unique_ptr<Task> task_;
   torch::Device device_ = torch::kCPU;
   std::shared_ptr<nn::Network> model_;
-  std::vector<torch::Tensor> parameters_, averages_;  // averages_: empty without --ema
+  std::vector<torch::Tensor> parameters_;
+  WeightAverages averages_;
   std::unique_ptr<nn::Optimizer> optimizer_;
   std::optional<UpdateGraph> graph_;   // with --cuda-graph
   std::vector<torch::Tensor> inputs_;  // the batch that graph_ reads
@@ -658,12 +565,10 @@ class Run {
   bool stop_ = false;  // one of several processes has been asked to stop
   bool due_ = false;   // the first of several processes finds a checkpoint due
   double saved_at_ = Now();
-  double aside_ = 0;  // seconds in Aside()
-  // The best validation since the start or the last resumption.
-  double best_ = std::numeric_limits<double>::infinity();
-  int64_t best_step_ = 0;
-  MeanMetrics mean_;           // since the last record
-  std::string shown_, begin_;  // the latest metrics, for display; see Begin()
+  double aside_ = 0;                 // seconds in Aside()
+  std::optional<RunReport> report_;  // in Train()
+  MeanMetrics mean_;                 // since the last record
+  std::string begin_;                // see Begin()
 };
 
 }  // namespace
