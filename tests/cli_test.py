@@ -530,9 +530,9 @@ class Precision(Case):
                      "a stem is for images")
 
     def test_patches_are_described_and_narrowed_but_not_exported(self):
-        spec = dict(patch=7, patch_width=24, patch_d_ff=40, stem_channels=3)
+        spec = dict(patch=7, patch_width=24, patch_d_ff=40, patch_convolution=6, stem_channels=3)
         path = self.write("patches.safetensors", model(IMAGE_SPEC, **spec))
-        self.assertIn("the layers read 7 bytes at a time; a network of width 24 (40 hidden units) predicts each",
+        self.assertIn("a network of width 24 (40 hidden units) predicts each, after a convolution over 6",
                       self.linnet("info", path))
         plain = self.write("no-stem.safetensors", model(IMAGE_SPEC, **{**spec, "stem_channels": 0}))
         for form in ("pth", "safetensors"):
@@ -549,8 +549,8 @@ class Precision(Case):
         self.assertEqual((self.dir / "int8.png").read_bytes(), (self.dir / "wide.png").read_bytes())
         for bad, message in ((dict(patch=5), "patch is 5; it must divide"),
                              (dict(patch=0), "patch is 0"), (dict(patch_width=0), "patch_width is 0"),
-                             (dict(patch_d_ff=0), "patch_d_ff is 0"),
-                             (dict(patch=1), "set them to 0"), (dict(width=2147483647), "width is 2147483647"),
+                             (dict(patch_d_ff=0), "patch_d_ff is 0"), (dict(patch=1), "set them to 0"),
+                             (dict(width=2147483647), "width is 2147483647"),
                              (dict(patch=28, width=28, height=1, max_length=27), "the layers would never run")):
             bad_path = self.write("bad.safetensors", safetensors({**IMAGE_SPEC, **spec, **bad}, random_tensors(IMAGE_SPEC)))
             self.refuses(["info", bad_path], message)

@@ -44,6 +44,8 @@ def tensor_shapes(spec):
                    "patch.out.weight": [tokens * width, d], "patch.out.bias": [tokens * width],
                    "patch.linear1.weight": [hidden, width], "patch.linear1.bias": [hidden],
                    "patch.linear2.weight": [width, hidden], "patch.linear2.bias": [width]}
+        if taps := spec.get("patch_convolution", 0):
+            shapes |= {"patch.convolution.weight": [taps, width], "patch.convolution.bias": [width]}
         for norm in ("norm1", "norm2"):
             shapes |= {f"patch.{norm}.weight": [width], f"patch.{norm}.bias": [width]}
     if channels := spec.get("stem_channels", 0):  # gray: causal windows of 4 x 7 and 3 x 5, with 24 and 13 inputs

@@ -144,12 +144,15 @@ struct StemSpec {
 //   x[p] = A (u[n - P + 1], .., u[n]) + a, n = p P, are the inputs of the layers, and y[p] their
 //     outputs. Only tokens that positions predict count; other u are zeros, and so is y[0] if no
 //     position predicts token 0.
-//   z[n] = u[n] + row n % P of (B y[n / P] + b), a matrix of P rows, once y exists
+//   z[n] = u[n] + row n % P of (B y[n / P] + b), a matrix of P rows, once y exists. With a
+//     convolution of K taps, + c[0] u[n - K + 1] + .. + c[K - 1] u[n] + d, elementwise: it reaches
+//     farther back in the patch than a stem
 //   LN(z + W2 gelu(W1 LN(z) + b1) + b2) is the head's input for token n
 struct PatchSpec {
-  int tokens = 1;  // P, which divides the number of tokens of an image row; 1: no patches
-  int width = 0;   // of u and z; 0 without patches
-  int d_ff = 0;    // hidden units, rows of W1; 0 without patches
+  int tokens = 1;       // P, which divides the number of tokens of an image row; 1: no patches
+  int width = 0;        // of u and z; 0 without patches
+  int d_ff = 0;         // hidden units, rows of W1; 0 without patches
+  int convolution = 0;  // K, at most P; 0: none
 };
 
 // The tokens of a model that reads whole pixels are red << 16 | green << 8 | blue, and kBeginPixel,

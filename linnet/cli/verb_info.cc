@@ -137,7 +137,8 @@ void PrintTable(const ModelSpec& spec, const ordered_json& info) {
   }
   if (const PatchSpec& patch = spec.input.patch; spec.patches()) {
     line("patches", "the layers read ", patch.tokens, " ", each, "s at a time; a network of width ",
-         patch.width, " (", patch.d_ff, " hidden units) predicts each");
+         patch.width, " (", patch.d_ff, " hidden units) predicts each",
+         patch.convolution > 0 ? StrCat(", after a convolution over ", patch.convolution) : "");
   }
   line("parameters", FormatCount(info["parameters"].get<double>()), " (", info["parameters"], ")");
   line("weights", bytes("weight_bytes"), " in fp32; the file has ", bytes("file_bytes"),

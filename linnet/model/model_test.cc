@@ -146,6 +146,8 @@ TEST(ModelSpec, PatchesAreDescribed) {
   ModelSpec spec;
   EXPECT_EQ(ToJson(spec).find("patch"), std::string::npos);
   spec.input.patch = {.tokens = 14, .width = 40, .d_ff = 9};
+  EXPECT_EQ(ToJson(spec).find("patch_convolution"), std::string::npos);  // earlier versions' files
+  spec.input.patch.convolution = 6;
   spec.input.value_embedding = 30, spec.input.stem.channels = 2;
   spec.input.norm = true;
   EXPECT_EQ(FromJson(ToJson(spec), "here"), spec);
@@ -160,6 +162,8 @@ TEST(ModelSpec, PatchesAreDescribed) {
                                                    {"patch.in.weight", {d, 560}},
                                                    {"patch.out.weight", {560, d}},
                                                    {"patch.out.bias", {560}},
+                                                   {"patch.convolution.weight", {6, 40}},
+                                                   {"patch.convolution.bias", {40}},
                                                    {"patch.norm1.weight", {40}},
                                                    {"patch.linear1.weight", {9, 40}},
                                                    {"patch.linear2.weight", {40, 9}},
@@ -180,6 +184,9 @@ TEST(ModelSpec, RefusesInvalidPatches) {
            {R"("patch": 14, "patch_width": 200)", "patch_d_ff is 0"},
            {R"("patch": 28, "patch_width": 4000, "patch_d_ff": 9)", "it must be at most 65536"},
            {R"("patch_width": 40)", "set them to 0, or patch above 1"},
+           {R"("patch_convolution": 4)", "set them to 0, or patch above 1"},
+           {R"("patch": 14, "patch_width": 200, "patch_d_ff": 9, "patch_convolution": 15)",
+            "patch_convolution is 15; it must be between 0 and 14"},
            {R"("patch": 2, "patch_width": 200, "patch_d_ff": 9, "width": 715827883, "channels": 3)",
             "width is 715827883"},
            {R"("patch": 28, "patch_width": 200, "patch_d_ff": 9, "height": 1, "max_length": 27)",

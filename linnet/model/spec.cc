@@ -87,6 +87,7 @@ void VisitFields(Spec& spec, Visit visit) {
   visit("patch", spec.input.patch.tokens);
   visit("patch_width", spec.input.patch.width);
   visit("patch_d_ff", spec.input.patch.d_ff);
+  visit("patch_convolution", spec.input.patch.convolution);
   visit("embedding_norm", spec.input.norm);
   visit("tied", spec.head.tied);
   visit("head", spec.head.kind);
@@ -213,7 +214,8 @@ void DropUnused(const ModelSpec& spec, json& object) {
     }
   };
   // Earlier versions do not know these fields, but can read files without them.
-  drop({"feed_forward", "norm", "head_bias", "embedding_norm", "whole_pixels"});
+  drop(
+      {"feed_forward", "norm", "head_bias", "embedding_norm", "whole_pixels", "patch_convolution"});
   if (spec.text() && spec.text()->tokenizer.empty()) object.erase("tokenizer");
   if (spec.input.stem.channels == 0) {
     drop({"stem_channels", "stem_rows", "stem_columns", "stem_second_rows", "stem_second_columns"});

@@ -169,13 +169,15 @@ class Validator {
 
   void Patch(const PatchSpec& patch) const {
     if (!spec_.patches()) {
-      Require(patch.width == 0 && patch.d_ff == 0,
-              "patch_width and patch_d_ff are for patches; set them to 0, or patch above 1");
+      Require(patch.width == 0 && patch.d_ff == 0 && patch.convolution == 0,
+              "patch_width, patch_d_ff and patch_convolution are for patches; set them to 0, or "
+              "patch above 1");
       return;
     }
     Require(spec_.image() != nullptr && spec_.network == NetworkKind::kTransformer,
             "patches are for transformers of images; set patch to 1");
     InRange("patch_d_ff", patch.d_ff, 1, 1 << 16);
+    InRange("patch_convolution", patch.convolution, 0, patch.tokens);
     Require(int64_t{patch.tokens} * patch.width <= 1 << 16, "patch x patch_width is ",
             int64_t{patch.tokens} * patch.width, "; it must be at most ", 1 << 16);
   }

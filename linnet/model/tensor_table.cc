@@ -72,6 +72,10 @@ class Table {
     const int64_t all = int64_t{patch.tokens} * patch.width;
     Linear("patch.in", d_, all);
     Linear("patch.out", all, d_);
+    if (patch.convolution > 0) {
+      Add("patch.convolution.weight", {patch.convolution, patch.width});
+      Add("patch.convolution.bias", {patch.width});
+    }
     Norm("patch.norm1", patch.width);
     Linear("patch.linear1", patch.d_ff, patch.width);
     Linear("patch.linear2", patch.width, patch.d_ff);

@@ -109,7 +109,7 @@ TEST_P(ImageNetworks, ImagesMatchTheReferenceInEveryForm) {
   const Tensor tokens = torch::randint(256, {3, 23}, torch::kInt64);
   Check(spec, tokens);
   ModelSpec patches = spec;
-  patches.input.patch = {.tokens = 3, .width = 24, .d_ff = 10};
+  patches.input.patch = {.tokens = 3, .width = 24, .d_ff = 10, .convolution = 2};
   Check(patches, tokens);
 }
 
@@ -123,7 +123,7 @@ TEST_P(ImageNetworks, WholePixelsMatchTheReferenceInEveryForm) {
   spec.input.stem = {.channels = 3};
   Check(spec, tokens);
   spec.part = ImageSpec{.width = 23, .height = 1, .channels = 3};
-  spec.input.patch = {.tokens = 23, .width = 12, .d_ff = 10};
+  spec.input.patch = {.tokens = 23, .width = 12, .d_ff = 10, .convolution = 23};
   Check(spec, tokens);
 }
 

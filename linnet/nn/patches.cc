@@ -28,6 +28,12 @@ PatchesImpl::PatchesImpl(const ModelSpec& spec, ops::Precision precision)
   register_module("linear1", linear1_);
   register_module("linear2", linear2_);
   register_module("norm2", norm2_);
+  if (spec.input.patch.convolution > 0) {
+    convolution_ = Depthwise(spec.input.patch.convolution, width_);
+    register_module("convolution", convolution_);
+    torch::NoGradGuard no_grad;
+    for (Tensor& parameter : convolution_->parameters()) parameter.zero_();
+  }
 }
 
 Tensor PatchesImpl::Join(const Tensor& u) {
@@ -44,10 +50,11 @@ Tensor PatchesImpl::Split(const Tensor& u, const Tensor& y) {
   const int64_t length = u.size(1), before = first_ == 0 ? 0 : tokens_ - 1;
   Tensor rows = ops::Linear(y, out_->weight, out_->bias, precision_)
                     .view({u.size(0), y.size(1) * tokens_, width_});
+  Tensor z = convolution_.is_empty() ? u : u + convolution_(u, Mask{.causal = true});
   const int64_t given = std::min(rows.size(1), length - before);
-  if (given <= 0) return Token(u);
+  if (given <= 0) return Token(z);
   rows = torch::constant_pad_nd(rows.narrow(1, 0, given), {0, 0, before, length - before - given});
-  return Token(u + rows);
+  return Token(z + rows);
 }
 
 std::optional<Tensor> PatchesImpl::JoinStep(const Tensor& u, int64_t position, PatchState& state) {
@@ -64,8 +71,14 @@ void PatchesImpl::SplitStep(const Tensor& y, PatchState& state) {
 }
 
 Tensor PatchesImpl::HeadStep(const Tensor& u, int64_t position, const PatchState& state) {
-  if (!state.rows.defined()) return Token(u);
-  return Token(u + state.rows.select(1, (position + first_) % tokens_));
+  Tensor z = u;
+  if (!convolution_.is_empty()) {
+    const int64_t taps = convolution_->weight.size(0);
+    const Tensor recent = state.recent.narrow(1, tokens_ - taps, taps);
+    z = z + (recent * convolution_->weight).sum(1) + convolution_->bias;
+  }
+  if (!state.rows.defined()) return Token(z);
+  return Token(z + state.rows.select(1, (position + first_) % tokens_));
 }
 
 Tensor PatchesImpl::Token(const Tensor& z) {

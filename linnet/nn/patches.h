@@ -22,6 +22,7 @@
 
 #include "linnet/model/spec.h"
 #include "linnet/nn/norm.h"
+#include "linnet/nn/transformer.h"
 #include "linnet/ops/layer_rows.h"
 
 namespace linnet::nn {
@@ -59,6 +60,7 @@ class PatchesImpl : public torch::nn::Module {
   const int64_t first_;  // FirstPredicted()
   const ops::Precision precision_;
   torch::nn::Linear in_, out_, linear1_, linear2_;
+  Depthwise convolution_ = nullptr;  // null without one
   Norm norm1_, norm2_;
 };
 TORCH_MODULE(Patches);

@@ -194,7 +194,10 @@ CLI::Validator IsNumber(bool may_be_negative) {
   const auto check = [may_be_negative](std::string& text) -> std::string {
     double value = 0;
     if (!CLI::detail::lexical_cast(text, value)) return "'" + text + "' is not a number";
-    return value < 0 && !may_be_negative ? text + " is negative" : "";
+    if (value < 0 && !may_be_negative) return text + " is negative";
+    // CLI11 would read such an integer as the largest one of its type.
+    const bool whole = text.find_first_not_of("+-0123456789") == std::string::npos;
+    return whole && std::abs(value) >= 0x1p64 ? text + " is too large" : "";
   };
   return CLI::Validator(check, "");
 }

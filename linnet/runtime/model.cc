@@ -83,6 +83,10 @@ class StackPacker {
     };
     patch.in = linear("in", model_.d_model, patch.floats());
     patch.out = linear("out", patch.floats(), model_.d_model);
+    if (patch.convolution > 0) {
+      patch.convolution_weight = packer_.Tensor("patch.convolution.weight");
+      patch.convolution_bias = packer_.Tensor("patch.convolution.bias");
+    }
     if (model_.precision == Precision::kInt8) patch.factor = packer_.Factors("patch.linear1");
     patch.norm1 = packer_.Norm("patch.norm1");
     patch.linear1 =
@@ -265,7 +269,10 @@ PackedStem StemOf(const ModelSpec& spec) {
 // The patches of a spec, without weights.
 PackedPatch PatchOf(const ModelSpec& spec) {
   const PatchSpec& patch = spec.input.patch;
-  return {.tokens = Size(patch.tokens), .width = Size(patch.width), .d_ff = Size(patch.d_ff)};
+  return {.tokens = Size(patch.tokens),
+          .width = Size(patch.width),
+          .d_ff = Size(patch.d_ff),
+          .convolution = Size(patch.convolution)};
 }
 
 // The state layout of the parts of the stack before the predictor, then of the stem and of patches.

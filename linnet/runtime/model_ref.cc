@@ -458,6 +458,9 @@ class ModelRef::Network {
     if (!y.empty()) y = Stack("transformer", model_.stack, Linear("patch.in", joined), steps);
     const Rows rows = Linear("patch.out", y);
     Rows z = u;
+    if (const size_t taps = Size(spec_.input.patch.convolution); taps > 0) {
+      z = Sum(std::move(z), Depthwise("patch.convolution", taps, taps - 1, u));
+    }
     for (size_t t = 0; t < u.size(); ++t) {
       const size_t n = t + before;
       const auto found = row_of.find(n / tokens);
@@ -588,19 +591,26 @@ class ModelRef::Network {
     return y;
   }
 
-  // A convolution over the last positions if the network is causal, else over the surrounding ones.
+  // A layer's convolution: over the last positions if the network is causal, else over the
+  // surrounding ones.
   Rows Convolved(const std::string& name, const Rows& x) const {
-    const size_t width = Size(spec_.stack.convolution), d = Size(spec_.stack.d_model);
-    const size_t before = spec_.Causal() ? width - 1 : width / 2;
+    const size_t width = Size(spec_.stack.convolution);
+    Rows y = Depthwise(name, width, spec_.Causal() ? width - 1 : width / 2, x);
+    for (Row& row : y) Activate(row);
+    return y;
+  }
+
+  // The depthwise convolution over `width` positions, from `before` earlier ones on.
+  Rows Depthwise(const std::string& name, size_t width, size_t before, const Rows& x) const {
     Rows y;
     for (size_t t = 0; t < x.size(); ++t) {
+      const size_t d = x[t].size();
       Row& sum = y.emplace_back(RowOf(name + ".bias", 0, d));
       for (size_t j = 0; j < width; ++j) {
         if (t + j < before || t + j - before >= x.size()) continue;
         const Row weight = RowOf(name + ".weight", j, d);
         for (size_t c = 0; c < d; ++c) sum[c] += weight[c] * x[t + j - before][c];
       }
-      Activate(sum);
     }
     return y;
   }

@@ -104,11 +104,12 @@ struct PackedStem {
 
 // Patches of images (PatchSpec).
 struct PackedPatch {
-  size_t tokens = 1, width = 0, d_ff = 0;
-  PackedMatrix in = nullptr, out = nullptr;           // A and B
-  PackedMatrix linear1 = nullptr, linear2 = nullptr;  // W1 and W2
-  const float* factor = nullptr;                      // [width], of linear1 in int8; null: none
-  kernels::LayerNormParameters norm1{}, norm2{};      // before linear1, and of the head's input
+  size_t tokens = 1, width = 0, d_ff = 0, convolution = 0;
+  PackedMatrix in = nullptr, out = nullptr;                                // A and B
+  const float *convolution_weight = nullptr, *convolution_bias = nullptr;  // c and d
+  PackedMatrix linear1 = nullptr, linear2 = nullptr;                       // W1 and W2
+  const float* factor = nullptr;                  // [width], of linear1 in int8; null: none
+  kernels::LayerNormParameters norm1{}, norm2{};  // before linear1, and of the head's input
   // Index in StateLayout::parts; SIZE_MAX: no state. The state holds the last P embeddings u, u[n]
   // at index (n + P - 1) mod P, and then the P rows of B y + b of the last patch.
   size_t state = SIZE_MAX;

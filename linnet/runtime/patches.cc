@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "linnet/kernels/activation.h"
+#include "linnet/kernels/depthwise.h"
 #include "linnet/kernels/layer_norm.h"
 #include "linnet/model/patches.h"
 
@@ -104,14 +105,43 @@ void Patches::ForTokens(size_t begin, size_t end, Body body) const {
 void Patches::Recall(size_t begin, size_t end) const {
   const size_t width = patch_.width, tokens = patch_.tokens;
   std::copy(work_.u + begin * width, work_.u + end * width, work_.z + begin * width);
-  if (states_ == nullptr) return;
+  if (states_ == nullptr && patch_.convolution == 0) return;
   ForTokens(begin, end, [&](size_t row, size_t sequence, size_t n) {
-    const size_t next = (First(sequence) + tokens - 1) / tokens * tokens;  // begins a patch
-    if (n >= next) return;
-    const float* from = State(sequence) + patch_.floats() + n % tokens * width;
     float* to = work_.z + row * width;
+    if (patch_.convolution > 0) Convolve(row, sequence, n, to);
+    const size_t next = (First(sequence) + tokens - 1) / tokens * tokens;  // begins a patch
+    if (states_ == nullptr || n >= next) return;
+    const float* from = State(sequence) + patch_.floats() + n % tokens * width;
     for (size_t i = 0; i < width; ++i) to[i] += from[i];
   });
+}
+
+void Patches::Convolve(size_t row, size_t sequence, size_t n, float* z) const {
+  const size_t width = patch_.width, taps = patch_.convolution;
+  for (size_t i = 0; i < width; ++i) z[i] += patch_.convolution_bias[i];
+  const auto add = [&](size_t tap, size_t count, const float* from) {
+    kernels::DepthwiseRow({.width = count,
+                           .channels = width,
+                           .x = from,
+                           .x_stride = width,
+                           .weight = patch_.convolution_weight + tap * width,
+                           .weight_stride = width,
+                           .start = z,
+                           .out = z});
+  };
+  // The taps read the embeddings of `older` tokens before the block's first one, whose numbers
+  // begin at m - P, and then those of rows of the block.
+  const size_t first = First(sequence), given = std::min(taps, n - first + 1), older = taps - given;
+  if (states_ != nullptr) {
+    for (size_t tap = 0; tap < older;) {
+      const size_t m = n + patch_.tokens + 1 - taps + tap;
+      const size_t place = (m + patch_.tokens - 1) % patch_.tokens;
+      const size_t count = std::min(older - tap, patch_.tokens - place);  // up to the ring's end
+      add(tap, count, Kept(sequence, m));
+      tap += count;
+    }
+  }
+  add(older, given, work_.u + (row + 1 - given) * width);
 }
 
 void Patches::Join(size_t begin, size_t end, float* x) const {

@@ -46,7 +46,8 @@ class Patches {
   // tokens are cut into calls.
   const Block& layers() const { return layers_; }
 
-  // z = u + the row of B y + b for tokens of a patch that an earlier block began; other z = u.
+  // z = u, plus the convolution, plus, for tokens of a patch that an earlier block began, the row
+  // of B y + b. Needs all embeddings of the block.
   void Recall(size_t begin, size_t end) const;
   // x [rows of layers(), d_model]. Needs all embeddings of the block.
   void Join(size_t begin, size_t end, float* x) const;
@@ -63,6 +64,8 @@ class Patches {
   void ForPatches(size_t begin, size_t end, Body body) const;
   template <class Body>
   void ForTokens(size_t begin, size_t end, Body body) const;
+  // Adds the convolution at token n, whose embedding is a row of the block, to z.
+  void Convolve(size_t row, size_t sequence, size_t n, float* z) const;
   // The token of the image that the first row of a sequence of the block predicts.
   size_t First(size_t sequence) const;
   float* State(size_t sequence) const;

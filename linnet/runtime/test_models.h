@@ -109,7 +109,7 @@ inline ModelSpec StemInColor() {
 inline ModelSpec PatchImages() {
   ModelSpec spec = RaggedImages();
   spec.image()->width = 15, spec.image()->height = 20, spec.input.max_length = 299;
-  spec.input.patch = {.tokens = 5, .width = 18, .d_ff = 21};
+  spec.input.patch = {.tokens = 5, .width = 18, .d_ff = 21, .convolution = 4};
   spec.input.value_embedding = 10, spec.input.positions = Positions::kGrid;
   spec.input.pixel_above = spec.input.norm = spec.stack.norm_first = true;
   spec.input.stem = {.channels = 6, .rows = 3, .columns = 5, .second_rows = 2, .second_columns = 3};
@@ -121,7 +121,7 @@ inline ModelSpec PatchImages() {
 // StemOfPixels() by patches as wide as an image; their network is wider than the layers.
 inline ModelSpec PatchesOfPixels() {
   ModelSpec spec = StemOfPixels();
-  spec.input.patch = {.tokens = 11, .width = 30, .d_ff = 70};
+  spec.input.patch = {.tokens = 11, .width = 30, .d_ff = 70, .convolution = 11};
   return spec;
 }
 

@@ -433,6 +433,7 @@ void RunPatches(const Model::Packed& model, const Block& block, const Workspace&
   const Share own = work.Own(team, block.rows());
   Embedder embedder(model, block, work, team, work.patch.u);
   embedder.Embed();
+  if (model.patch.convolution > 0) wait();  // until Recall() can read the rows of other members
   patches.Recall(own.begin, own.end);
   wait();
   const bool keeps = work.shared_x || team.member == 0;
@@ -444,6 +445,8 @@ void RunPatches(const Model::Packed& model, const Block& block, const Workspace&
     walker.Run();  // its barriers ensure that every member has finished with the old states
     patches.Split(own_patches.begin, own_patches.end, walker.Input(), keeps);
     wait();
+  } else if (model.patch.convolution > 0 && !work.shared_x) {
+    team.Barrier();  // Recall() has read embeddings in the state, which Keep() overwrites
   }
   if (keeps) patches.Keep(own.begin, own.end);
   if (block.outputs != nullptr) {

@@ -656,7 +656,7 @@ int HttpServer::Bind() {
   }
   throw InputError(
       "cannot listen on ", options.host, " port ", options.port,
-      ": the port is in use, or the address is not one of this machine; choose another --port "
+      ": the port is in use, or --host is not an address of this machine; choose another --port "
       "(0: any free port)");
 }
 

@@ -115,6 +115,7 @@ void Validate(const TrainConfig& config) {
   in_range("patch", config.patch, 1, 1 << 16);
   in_range("patch_width", config.patch_width, 0, 65536);
   in_range("patch_d_ff", config.patch_d_ff, 0, 1 << 16);
+  in_range("patch_convolution", config.patch_convolution, 0, 1 << 16);
   in_range("max_length", config.max_length, 1, 1 << 22);
   in_range("min_length", config.min_length, 1, 1 << 22);
   in_range("symbols", config.symbols, 1, 1 << 19);

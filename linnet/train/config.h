@@ -64,6 +64,7 @@ struct TrainConfig {
   int patch = 1;
   int patch_width = 0;
   int patch_d_ff = 0;
+  int patch_convolution = 0;
 
   std::string data;
   std::string dataset;
@@ -247,6 +248,10 @@ void VisitImageFields(Config& c, const Visit& visit) {
         c.patch_width);
   visit("patch_d_ff", "images",
         "with --patch: hidden units of the small network; 0: twice --patch-width", c.patch_d_ff);
+  visit("patch_convolution", "images",
+        "with --patch: width of a depthwise convolution over the embeddings that the small network "
+        "reads, at most --patch; 0: none",
+        c.patch_convolution);
   visit("data", "images", "folder that holds the data set; required", c.data);
   visit("dataset", "images",
         "name of the data set, mnist or cifar10; empty: detected from its files", c.dataset);

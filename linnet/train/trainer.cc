@@ -102,7 +102,7 @@ class Run {
     if (resume) {
       progress_ = LoadRunState(folder_.state_path(), folder_.model_path(), task_->StepsPerEpoch(),
                                Tensors());
-      saved_step_ = progress_.step;
+      saved_step_ = resumed_step_ = progress_.step;
     }
     done_ = progress_.step >= steps_ && folder_.ModelStep() == progress_.step;
     CompareProcesses(resume);  // waits until all have read the folder; the first then changes it
@@ -272,11 +272,16 @@ class Run {
   }
 
   [[noreturn]] void NotANumber(const std::string& what, const char* at, int64_t step) const {
-    throw RuntimeError(what, " is NaN or infinite ", at, " step ", step, "; ",
-                       saved_step_ >= 0 ? StrCat("the checkpoint of step ", saved_step_, " in ",
-                                                 folder_.path(), " is intact")
-                                        : "there is no checkpoint yet",
-                       "; try a lower --lr");
+    std::string says = StrCat(what, " is NaN or infinite ", at, " step ", step, "; ");
+    if (saved_step_ < 0) {
+      says += "there is no checkpoint yet";
+    } else if (saved_step_ == resumed_step_) {  // nothing shows that it is good
+      says += StrCat("the run was resumed from step ", saved_step_, " in ", folder_.path(),
+                     ", and has not saved a checkpoint since");
+    } else {
+      says += StrCat("the checkpoint of step ", saved_step_, " in ", folder_.path(), " is intact");
+    }
+    throw RuntimeError(says, "; try a lower --lr");
   }
 
   // Throws InputError unless the task and the model can be computed in pieces whose states have a
@@ -560,7 +565,7 @@ class Run {
   std::vector<torch::Tensor> inputs_;  // the batch that graph_ reads
   StepLoss recorded_;                  // the loss that graph_ writes
   RunProgress progress_;
-  int64_t steps_ = 0, saved_step_ = -1;
+  int64_t steps_ = 0, saved_step_ = -1, resumed_step_ = -1;
   bool done_ = false;  // resumed, and nothing is left to do
   bool stop_ = false;  // one of several processes has been asked to stop
   bool due_ = false;   // the first of several processes finds a checkpoint due

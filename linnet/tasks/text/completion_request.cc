@@ -70,10 +70,10 @@ void RefuseUnsupported(const Fields& fields) {
   for (const char* name : {"presence_penalty", "frequency_penalty"}) {
     if (fields.Number(name, 0, -2, 2) != 0) throw InputError("'", name, "' is not supported");
   }
-  // Any number is accepted here; ParseCompletion() checks the limit of `n`.
+  // Any number is accepted here; ParseCompletion() checks the limits of `n`.
   constexpr int64_t kAny = int64_t{1} << 53;
-  if (fields.Integer("best_of", 1, 1, kAny) != fields.Integer("n", 1, 1, kAny) &&
-      fields.Has("best_of")) {
+  if (fields.Has("best_of") &&
+      fields.Integer("best_of", 1, 1, kAny) != fields.Integer("n", 1, -kAny, kAny)) {
     throw InputError("'best_of' other than 'n' is not supported");
   }
   fields.Text("user", "");  // checks the type; the value is ignored
