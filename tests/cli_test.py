@@ -530,9 +530,9 @@ class Precision(Case):
                      "a stem is for images")
 
     def test_patches_are_described_and_narrowed_but_not_exported(self):
-        spec = dict(patch=7, patch_width=24, patch_d_ff=40, patch_convolution=6, stem_channels=3)
+        spec = dict(patch=7, patch_width=24, patch_d_ff=40, patch_convolution=4, stem_channels=3)
         path = self.write("patches.safetensors", model(IMAGE_SPEC, **spec))
-        self.assertIn("a network of width 24 (40 hidden units) predicts each, after a convolution over 6",
+        self.assertIn("a network of width 24 (40 hidden units) predicts each, after a convolution over 4",
                       self.linnet("info", path))
         plain = self.write("no-stem.safetensors", model(IMAGE_SPEC, **{**spec, "stem_channels": 0}))
         for form in ("pth", "safetensors"):
