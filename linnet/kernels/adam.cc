@@ -44,6 +44,30 @@ double SquaredNormBody(size_t n, const float* x) {
   return sum;
 }
 
+float MuonAverageBody(size_t n, float scale, float momentum, float* gradient, float* average) {
+  const F32 d;
+  const Vec by = hn::Set(d, scale), kept = hn::Set(d, momentum);
+  Vec largest = hn::Zero(d);
+  ForVectors(n, [&](size_t i, size_t used) HWY_ATTR {
+    const Vec g = hn::Mul(by, LoadN(gradient + i, used));
+    const Vec mean = hn::MulAdd(kept, LoadN(average + i, used), g);
+    const Vec ahead = hn::MulAdd(kept, mean, g);
+    StoreN(mean, average + i, used);
+    StoreN(ahead, gradient + i, used);
+    largest = hn::Max(largest, hn::Abs(ahead));  // lanes beyond `used` are zero
+  });
+  return hn::GetLane(hn::MaxOfLanes(d, largest));
+}
+
+void MuonStepBody(size_t n, float decay, float step, const float* x, float* p) {
+  const F32 d;
+  const Vec kept = hn::Set(d, decay), size = hn::Set(d, step);
+  ForVectors(n, [&](size_t i, size_t used) HWY_ATTR {
+    const Vec move = hn::Mul(size, LoadN(x + i, used));
+    StoreN(hn::MulSub(kept, LoadN(p + i, used), move), p + i, used);
+  });
+}
+
 }  // namespace linnet::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -52,10 +76,20 @@ namespace linnet::kernels {
 
 HWY_EXPORT(AdamBody);
 HWY_EXPORT(SquaredNormBody);
+HWY_EXPORT(MuonAverageBody);
+HWY_EXPORT(MuonStepBody);
 
 void AdamUpdate(size_t n, const AdamStep& step, const float* gradient, float* p, float* m,
                 float* v) {
   HWY_DYNAMIC_DISPATCH(AdamBody)(n, step, gradient, p, m, v);
+}
+
+float MuonAverage(size_t n, float scale, float momentum, float* gradient, float* average) {
+  return HWY_DYNAMIC_DISPATCH(MuonAverageBody)(n, scale, momentum, gradient, average);
+}
+
+void MuonStep(size_t n, float decay, float step, const float* x, float* p) {
+  HWY_DYNAMIC_DISPATCH(MuonStepBody)(n, decay, step, x, p);
 }
 
 double SquaredNorm(size_t n, const float* x) { return HWY_DYNAMIC_DISPATCH(SquaredNormBody)(n, x); }

@@ -1,4 +1,5 @@
-// One update of RAdam (Liu et al., 2019) or Adam (Kingma & Ba, 2014) in one pass over memory.
+// One update of RAdam (Liu et al., 2019) or Adam (Kingma & Ba, 2014) in one pass over memory, and
+// the passes of Muon (Jordan et al., 2024).
 //
 //   const double norm = std::sqrt(SquaredNorm(n, gradient));
 //   AdamUpdate(n, {.step = lr, .adaptive = true}, gradient, parameter, first, second);
@@ -32,6 +33,14 @@ void AdamUpdate(size_t n, const AdamStep& step, const float* gradient, float* p,
 // Sum of the squares of x [n]. Sums each run of 1,024 elements in float, and the sums of the runs
 // in double. The result is infinite if the sum of a run overflows float.
 double SquaredNorm(size_t n, const float* x);
+
+// Muon, before the orthogonalization: average = momentum average + scale gradient, and then
+// gradient = scale gradient + momentum average. Returns the largest magnitude in the new gradient.
+// gradient and average are [n].
+float MuonAverage(size_t n, float scale, float momentum, float* gradient, float* average);
+
+// Muon, after it: p = decay p - step x, for p and x [n].
+void MuonStep(size_t n, float decay, float step, const float* x, float* p);
 
 }  // namespace linnet::kernels
 

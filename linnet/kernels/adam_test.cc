@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -48,6 +49,32 @@ TEST_P(AdamTest, MatchesItsEquations) {
       EXPECT_EQ(v[n], v0[n]);
       EXPECT_NEAR(SquaredNorm(n, g.data()), squares, 1e-5 * (1 + squares));
     }
+  }
+}
+
+TEST_P(AdamTest, MuonMatchesItsEquations) {
+  for (const size_t n : {1, 15, 16, 17, 100}) {
+    Philox rng(2, n);
+    std::vector<float> g, m, p;
+    for (size_t i = 0; i <= n; ++i) {  // one element beyond the end, which must not change
+      g.push_back(i == n ? 1e3f : rng.Normal()), m.push_back(rng.Normal());
+      p.push_back(rng.Normal());
+    }
+    const std::vector<float> g0 = g, m0 = m, p0 = p;
+    const float largest = MuonAverage(n, 0.7f, 0.9f, g.data(), m.data());
+    MuonStep(n, 0.99f, 0.1f, g.data(), p.data());
+    double most = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const double average = 0.9 * m0[i] + 0.7 * g0[i], ahead = 0.7 * g0[i] + 0.9 * average;
+      EXPECT_NEAR(m[i], average, 1e-6);
+      EXPECT_NEAR(g[i], ahead, 1e-6);
+      EXPECT_NEAR(p[i], 0.99 * p0[i] - 0.1 * ahead, 1e-6);
+      most = std::max(most, std::abs(ahead));
+    }
+    EXPECT_NEAR(largest, most, 1e-6);
+    EXPECT_EQ(g[n], g0[n]);
+    EXPECT_EQ(m[n], m0[n]);
+    EXPECT_EQ(p[n], p0[n]);
   }
 }
 

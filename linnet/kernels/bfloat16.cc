@@ -9,9 +9,10 @@
 HWY_BEFORE_NAMESPACE();
 namespace linnet::kernels::HWY_NAMESPACE {
 
-void NarrowBody(size_t n, const float* from, BFloat16* to) {
-  ForVectors(n,
-             [&](size_t i, size_t used) HWY_ATTR { StoreN(LoadN(from + i, used), to + i, used); });
+void NarrowBody(size_t n, const float* from, BFloat16* to, float factor) {
+  const Vec times = hn::Set(F32(), factor);
+  ForVectors(n, [&](size_t i, size_t used)
+                    HWY_ATTR { StoreN(hn::Mul(LoadN(from + i, used), times), to + i, used); });
 }
 
 }  // namespace linnet::kernels::HWY_NAMESPACE
@@ -22,8 +23,8 @@ namespace linnet::kernels {
 
 HWY_EXPORT(NarrowBody);
 
-void Narrow(size_t n, const float* from, BFloat16* to) {
-  HWY_DYNAMIC_DISPATCH(NarrowBody)(n, from, to);
+void Narrow(size_t n, const float* from, BFloat16* to, float factor) {
+  HWY_DYNAMIC_DISPATCH(NarrowBody)(n, from, to, factor);
 }
 
 }  // namespace linnet::kernels

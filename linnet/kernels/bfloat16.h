@@ -15,9 +15,9 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-// Rounds `from` [n] to the nearest bfloat16, ties to even. Keeps infinities and NaNs. The arrays
-// may have any alignment.
-void Narrow(size_t n, const float* from, BFloat16* to);
+// Rounds factor * `from` [n] to the nearest bfloat16, ties to even. Keeps infinities and NaNs. The
+// arrays may have any alignment.
+void Narrow(size_t n, const float* from, BFloat16* to, float factor = 1);
 
 }  // namespace linnet::kernels
 

@@ -88,18 +88,17 @@ void Optimizer::StepMatrix(size_t index, double learning_rate, double gradient_s
   torch::Tensor& matrix = parameters_[index];
   torch::Tensor& gradient = matrix.mutable_grad();
   if (!gradient.defined()) return;
-  torch::Tensor& average = first_[index];
-  if (gradient_scale != 1) gradient.mul_(gradient_scale);
-  average.mul_(options_.momentum).add_(gradient);
-  gradient.add_(average, options_.momentum);  // Nesterov's momentum
-  const ops::Orthogonal update = ops::Orthogonalize(gradient, options_.precision);
   // The elements of an orthogonal update have a root mean square of 1 / sqrt(the longer side), and
   // those of an Adam update 0.2 or so. At equal size, one learning rate serves both (Liu et al.,
   // "Muon is scalable for LLM training", 2025).
   const double size =
       0.2 * std::sqrt(static_cast<double>(std::max(matrix.size(0), matrix.size(1))));
-  if (options_.weight_decay > 0) matrix.mul_(1 - learning_rate * options_.weight_decay);
-  matrix.add_(update.matrix, -learning_rate * size * update.scale);
+  ops::MuonUpdate(matrix, gradient, first_[index],
+                  {.momentum = options_.momentum,
+                   .gradient_scale = gradient_scale,
+                   .decay = 1 - learning_rate * options_.weight_decay,
+                   .step = learning_rate * size,
+                   .precision = options_.precision});
   gradient.reset();
 }
 

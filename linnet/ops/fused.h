@@ -31,6 +31,13 @@ struct RowsCall {
 // Whether this processor supports bf16 products.
 bool FusedBf16();
 
+// The passes of MuonUpdate() and Orthogonalize() (orthogonalize.h). Tensors are dense, or all
+// are transposes of dense ones.
+float FusedMuonAverage(const torch::Tensor& gradient, const torch::Tensor& average, double scale,
+                       double momentum);
+void FusedMuonStep(const torch::Tensor& parameter, const torch::Tensor& x, double decay,
+                   double step);
+torch::Tensor FusedNarrow(const torch::Tensor& x, double factor);
 // c = a b or, if `accumulate`, c += a b, for bf16 matrices a and b and an fp32 matrix c, each dense
 // or the transpose of a dense matrix.
 void FusedBf16Product(const torch::Tensor& a, const torch::Tensor& b, const torch::Tensor& c,

@@ -51,40 +51,83 @@ void Product(const Tensor& a, const Tensor& b, const Tensor& c, bool accumulate 
   accumulate ? c.add_(product) : c.copy_(product);
 }
 
+// factor * x, rounded to bf16.
+Tensor Narrowed(const Tensor& x, double factor = 1) {
+  if constexpr (kHasFused) {
+    if (Fused(x)) return FusedNarrow(x, factor);
+  }
+  return (x * factor).to(torch::kBFloat16);
+}
+
 // Computes X X^T from X in every iteration. In bf16, the other function would lose small singular
 // values, which X X^T has squared, beside large ones.
-Orthogonal OrthogonalizeRowsBf16(const Tensor& x) {
+Orthogonal OrthogonalizeRowsBf16(const Tensor& x, double largest) {
   // Rounding can make a singular value leave the interval of the next polynomial, which grows
   // steeply there.
   constexpr double kMargin = 0.98;
   const Tensor gram = torch::empty({x.size(0), x.size(0)}, x.options());
   const Tensor square = torch::empty_like(gram);
-  double scale = kMargin;  // of X in an iteration
+  // X is scale * x / largest, so that no pass over x only multiplies it: with G and S for x /
+  // largest, a X + (b X X^T + c (X X^T)^2) X is a scale (x + (b/a scale^2 G + c/a scale^4 S) x) /
+  // largest.
+  double scale = 1;
   for (const Quintic& p : kIterations) {
-    const Tensor narrow = x.to(torch::kBFloat16);
+    const Tensor narrow = Narrowed(x, 1 / largest);
     Product(narrow, narrow.t(), gram);
-    const Tensor narrow_gram = gram.to(torch::kBFloat16);
+    const Tensor narrow_gram = Narrowed(gram);
     Product(narrow_gram, narrow_gram, square);
-    if (&p == kIterations) scale /= std::pow(square.norm().item<double>(), 0.25);
-    square.mul_(p.c * std::pow(scale, 5)).add_(gram, p.b * std::pow(scale, 3));
-    x.mul_(p.a * scale);
-    Product(square.to(torch::kBFloat16), narrow, x, /*accumulate=*/true);
-    scale = kMargin;
+    if (&p == kIterations) scale = std::pow(square.norm().item<double>(), -0.25);
+    scale *= kMargin;
+    square.mul_(p.c / p.a * std::pow(scale, 4)).add_(gram, p.b / p.a * scale * scale);
+    Product(Narrowed(square, largest), narrow, x, /*accumulate=*/true);
+    scale *= p.a;
   }
-  return {x, 1};
+  return {x, scale / largest};
+}
+
+Orthogonal Orthogonalize(const Tensor& x, double largest, Precision precision) {
+  const bool narrow = precision == Precision::kBf16;
+  if (largest == 0 || (narrow && largest < 1e-30)) return {x.zero_(), 1};
+  if (!narrow) x.div_(largest);  // so that powers neither overflow nor vanish
+  const auto rows = [&](const Tensor& wide) {
+    return narrow ? OrthogonalizeRowsBf16(wide, largest) : OrthogonalizeRows(wide);
+  };
+  if (x.size(0) <= x.size(1)) return rows(x);
+  const Orthogonal columns = rows(x.t());
+  return {columns.matrix.t(), columns.scale};
 }
 
 }  // namespace
 
 Orthogonal Orthogonalize(const Tensor& x, Precision precision) {
   const auto [least, most] = torch::aminmax(x);
-  const double largest = std::max(-least.item<double>(), most.item<double>());
-  if (largest == 0) return {x, 1};
-  x.div_(largest);  // so that powers neither overflow nor vanish
-  const auto rows = precision == Precision::kBf16 ? OrthogonalizeRowsBf16 : OrthogonalizeRows;
-  if (x.size(0) <= x.size(1)) return rows(x);
-  const Orthogonal columns = rows(x.t());
-  return {columns.matrix.t(), columns.scale};
+  return Orthogonalize(x, std::max(-least.item<double>(), most.item<double>()), precision);
+}
+
+void MuonUpdate(const Tensor& parameter, const Tensor& gradient, const Tensor& average,
+                const MuonOptions& options) {
+  bool fused = false;
+  if constexpr (kHasFused) {
+    fused = Fused(parameter) && parameter.is_contiguous() && gradient.is_contiguous() &&
+            gradient.scalar_type() == torch::kFloat32;
+  }
+  Orthogonal update;
+  if (fused) {
+    const float largest =
+        FusedMuonAverage(gradient, average, options.gradient_scale, options.momentum);
+    update = Orthogonalize(gradient, largest, options.precision);
+  } else {
+    gradient.mul_(options.gradient_scale);
+    average.mul_(options.momentum).add_(gradient);
+    gradient.add_(average, options.momentum);
+    update = Orthogonalize(gradient, options.precision);
+  }
+  const double step = options.step * update.scale;
+  if (fused && update.matrix.is_contiguous()) {
+    FusedMuonStep(parameter, update.matrix, options.decay, step);
+  } else {
+    parameter.mul_(options.decay).add_(update.matrix, -step);
+  }
 }
 
 }  // namespace linnet::ops
