@@ -493,7 +493,7 @@ class TrainTest(unittest.TestCase):
         mnist.mkdir()
         tiny_mnist(mnist)
         args = ["images", *TINY, "--data", mnist, "--head", "categorical", "--pixel-above", "--stem", "3"]
-        patches = ["--patch", "7", "--patch-width", "20", "--attention", "gated-delta-net"]
+        patches = ["--patch", "7", "--patch-width", "20", "--patch-convolution", "5", "--attention", "gated-delta-net"]
         whole, broken = self.kill_and_resume([*args, *patches, "--ema", "0.9", "--dropout", "0.1"], 12)
         self.assertEqual(tensors(whole / "model.safetensors"), tensors(broken / "model.safetensors"))
 
@@ -510,7 +510,8 @@ class TrainTest(unittest.TestCase):
         linnet("sample", whole, "--count", 2, "--out", self.dir / "a.png")
         linnet("complete", whole, "--data", mnist, "--count", 1, "--out", self.dir / "b.png")
         for change, message in ((["--patch", "5"], "--patch is 5; it must divide"), (["--patch", "0"], "--patch is 0"),
-                                (["--patch-width", "8"], "need --patch"), (["--patch-d-ff", "8"], "need --patch")):
+                                (["--patch-width", "8"], "need --patch"), (["--patch-d-ff", "8"], "need --patch"),
+                                (["--patch-convolution", "8"], "need --patch")):
             self.assert_refused(self.train(*args, *change, "--out", self.dir / "x"), message)
 
     def test_categorical_images(self):

@@ -146,7 +146,7 @@ struct StemSpec {
 //     position predicts token 0.
 //   z[n] = u[n] + row n % P of (B y[n / P] + b), a matrix of P rows, once y exists. With a
 //     convolution of K taps, + c[0] u[n - K + 1] + .. + c[K - 1] u[n] + d, elementwise: it reaches
-//     farther back in the patch than a stem
+//     farther back than a stem
 //   LN(z + W2 gelu(W1 LN(z) + b1) + b2) is the head's input for token n
 struct PatchSpec {
   int tokens = 1;       // P, which divides the number of tokens of an image row; 1: no patches

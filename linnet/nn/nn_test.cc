@@ -450,7 +450,8 @@ TEST(Optimizer, HiddenMatricesAreFactorsOfProducts) {
   spec.input.value_embedding = 20;
   spec.input.pixel_above = true;
   spec.input.stem.channels = 16;
-  spec.input.patch = {.tokens = 6, .width = 32, .d_ff = 16};
+  spec.image()->width = 18, spec.input.max_length = 71;
+  spec.input.patch = {.tokens = 18, .width = 32, .d_ff = 16, .convolution = 18};
   const std::vector<std::string> want = {"attention.key_projection.weight",
                                          "attention.out_projection.weight",
                                          "attention.query_projection.weight",

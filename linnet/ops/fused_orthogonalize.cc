@@ -1,9 +1,13 @@
 #include <torch/utils.h>
 
+#include <algorithm>
+#include <atomic>
+
 #include "linnet/kernels/adam.h"
 #include "linnet/kernels/bfloat16.h"
 #include "linnet/kernels/matmul.h"
 #include "linnet/ops/fused.h"
+#include "linnet/ops/parallel.h"
 #include "linnet/ops/rows_view.h"
 
 namespace linnet::ops {
@@ -15,26 +19,46 @@ kernels::MatOperand Operand(const Tensor& x) {
   return {x.data_ptr(), kernels::MatType::kBf16, /*transposed=*/!x.is_contiguous()};
 }
 
-size_t Elements(const Tensor& x) { return static_cast<size_t>(x.numel()); }
+// Divides the elements of x among the threads: calls body(begin, size).
+template <class Body>
+void ForPieces(const Tensor& x, const Body& body) {
+  constexpr size_t kPiece = 1 << 16;
+  const auto size = static_cast<size_t>(x.numel());
+  AtParallelFor((size + kPiece - 1) / kPiece, [&](size_t first, size_t last) {
+    const size_t begin = first * kPiece;
+    body(begin, std::min(last * kPiece, size) - begin);
+  });
+}
 
 }  // namespace
 
 float FusedMuonAverage(const Tensor& gradient, const Tensor& average, double scale,
                        double momentum) {
-  return kernels::MuonAverage(Elements(gradient), static_cast<float>(scale),
-                              static_cast<float>(momentum), Data<float>(gradient),
-                              Data<float>(average));
+  std::atomic<float> largest = 0;
+  ForPieces(gradient, [&](size_t begin, size_t size) {
+    const float most =
+        kernels::MuonAverage(size, static_cast<float>(scale), static_cast<float>(momentum),
+                             Data<float>(gradient) + begin, Data<float>(average) + begin);
+    float before = largest;
+    while (before < most && !largest.compare_exchange_weak(before, most)) {
+    }
+  });
+  return largest;
 }
 
 void FusedMuonStep(const Tensor& parameter, const Tensor& x, double decay, double step) {
-  kernels::MuonStep(Elements(x), static_cast<float>(decay), static_cast<float>(step),
-                    Data<float>(x), Data<float>(parameter));
+  ForPieces(x, [&](size_t begin, size_t size) {
+    kernels::MuonStep(size, static_cast<float>(decay), static_cast<float>(step),
+                      Data<float>(x) + begin, Data<float>(parameter) + begin);
+  });
 }
 
 Tensor FusedNarrow(const Tensor& x, double factor) {
   const Tensor narrow = torch::empty_like(x, x.options().dtype(torch::kBFloat16));
-  kernels::Narrow(Elements(x), Data<float>(x), Data<kernels::BFloat16>(narrow),
-                  static_cast<float>(factor));
+  ForPieces(x, [&](size_t begin, size_t size) {
+    kernels::Narrow(size, Data<float>(x) + begin, Data<kernels::BFloat16>(narrow) + begin,
+                    static_cast<float>(factor));
+  });
   return narrow;
 }
 

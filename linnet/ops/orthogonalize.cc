@@ -106,28 +106,21 @@ Orthogonal Orthogonalize(const Tensor& x, Precision precision) {
 
 void MuonUpdate(const Tensor& parameter, const Tensor& gradient, const Tensor& average,
                 const MuonOptions& options) {
-  bool fused = false;
   if constexpr (kHasFused) {
-    fused = Fused(parameter) && parameter.is_contiguous() && gradient.is_contiguous() &&
-            gradient.scalar_type() == torch::kFloat32;
+    if (Fused(parameter) && parameter.is_contiguous() && gradient.is_contiguous() &&
+        average.is_contiguous() && gradient.scalar_type() == torch::kFloat32) {
+      const float largest =
+          FusedMuonAverage(gradient, average, options.gradient_scale, options.momentum);
+      const Orthogonal update = Orthogonalize(gradient, largest, options.precision);
+      return FusedMuonStep(parameter, update.matrix.contiguous(), options.decay,
+                           options.step * update.scale);
+    }
   }
-  Orthogonal update;
-  if (fused) {
-    const float largest =
-        FusedMuonAverage(gradient, average, options.gradient_scale, options.momentum);
-    update = Orthogonalize(gradient, largest, options.precision);
-  } else {
-    gradient.mul_(options.gradient_scale);
-    average.mul_(options.momentum).add_(gradient);
-    gradient.add_(average, options.momentum);
-    update = Orthogonalize(gradient, options.precision);
-  }
-  const double step = options.step * update.scale;
-  if (fused && update.matrix.is_contiguous()) {
-    FusedMuonStep(parameter, update.matrix, options.decay, step);
-  } else {
-    parameter.mul_(options.decay).add_(update.matrix, -step);
-  }
+  const Tensor g = gradient.mul_(options.gradient_scale);
+  average.mul_(options.momentum).add_(g);
+  const Orthogonal update =
+      Orthogonalize(g.add(average, options.momentum).contiguous(), options.precision);
+  parameter.mul_(options.decay).add_(update.matrix, -options.step * update.scale);
 }
 
 }  // namespace linnet::ops

@@ -19,11 +19,12 @@ struct Orthogonal {
 // 8th powers of S to the power of 1/8, which is at least the largest singular value. Values of s /
 // 100 or more become 0.73 to 1.27 in fp32 and 0.66 to 1.4 in bf16, which also mixes vectors a
 // little. Smaller ones grow by a factor of at most 80 / s. The result does not depend on the scale
-// of x, and is zero if x is zero or, in bf16, has no element above 1e-30. Overwrites x.
+// of x, and is zero if x is zero or, in bf16, has no element above 1e-30. Overwrites x,
+// which is dense.
 //
 // With k = min(m, n), costs 9 products of two [k, k] matrices and 2 of a [k, k] with a
-// [k, max(m, n)] matrix in fp32. In bf16 it is 3 and 6 products, which are faster ones. For where
-// bf16 works, see layer_rows.h.
+// [k, max(m, n)] matrix in fp32. In bf16 it is 3 and 6 products, which are faster ones unless the
+// build is plain-only. For where bf16 works, see layer_rows.h.
 Orthogonal Orthogonalize(const torch::Tensor& x, Precision precision = Precision::kFp32);
 
 // An update of a matrix by Muon.

@@ -118,12 +118,19 @@ TrainConfig Resolve(const TrainCommand& command) {
     ApplyJson(ReadFile(command.config_file, 1 << 20), command.config_file, config);
   }
   command.flags.Apply(*command.app, config);
-  // Two convolutions in a row learn slowly, so the preset's convolution is left out if the mixers
-  // have their own.
-  const CLI::Option* convolution = command.app->get_option_no_throw("--convolution");
-  const bool chosen = command.resume || !command.config_file.empty() ||
-                      (convolution != nullptr && convolution->count() > 0);
-  if (!chosen && train::HasShortConvolutions(config)) config.convolution = 0;
+  // A preset's value that does not suit the chosen settings is replaced, unless it is chosen too.
+  const auto chosen = [&](const char* flag) {
+    const CLI::Option* option = command.app->get_option_no_throw(flag);
+    return command.resume || !command.config_file.empty() ||
+           (option != nullptr && option->count() > 0);
+  };
+  if (!chosen("--convolution") && train::HasShortConvolutions(config)) {
+    config.convolution = 0;  // two convolutions in a row learn slowly
+  }
+  if (!chosen("--patch-convolution")) {
+    const int most = config.patch > 1 ? config.patch : 0;
+    config.patch_convolution = std::min(config.patch_convolution, most);
+  }
   if (command.resume && config.init != init) {
     throw InputError("--init ", config.init, ": a resumed run already has weights",
                      init.empty() ? "" : StrCat(" (it was initialized from ", init, ")"),
