@@ -271,7 +271,7 @@ typedef struct linnet_sampling {
 /* Sets the defaults. size: sizeof(linnet_sampling). */
 LINNET_API int linnet_sampling_init(linnet_sampling* sampling, size_t size);
 
-/* Draws a token from logits [count] with random number `draw` of the sampling's stream: 0 for the
+/* Draws a token from logits [count] with random numbers `draw` of the sampling's stream: 0 for the
  * first token, then 1, and so on. Never chooses a token with a logit of -infinity. sampling: NULL
  * for the defaults. LINNET_ERROR_INPUT: an option out of range, all logits -infinity, or a logit
  * that is NaN or +infinity (not checked if the most likely token is taken without drawing). */

@@ -247,10 +247,10 @@ int linnet_choose(const float* logits, size_t count, const linnet_sampling* samp
       throw linnet::InputError(count, " logits, but tokens are 32-bit numbers; pass fewer");
     }
     Given(token, "the token");
-    // A Philox block holds four random numbers. A draw uses one of them, as it does in TextDraft
-    // (tasks/text/text.h), so draw n uses number n % 4 of block n / 4.
-    linnet::Philox rng(own.seed, own.stream, draw / 4);
-    for (uint64_t i = 0; i < draw % 4; ++i) rng.Next();
+    // A Philox block holds four random numbers. Choose() takes two of them, so draw n has half
+    // n % 2 of block n / 2, as in TextDraft (tasks/text/text.h).
+    linnet::Philox rng(own.seed, own.stream, draw / 2);
+    if (draw % 2 == 1) rng.Next64();
     *token = Choose(Array(logits, count, "logits"), choice, rng);
   });
 }

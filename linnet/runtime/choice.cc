@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "linnet/error.h"
+#include "linnet/kernels/draw.h"
 #include "linnet/kernels/exp_sum.h"
 
 namespace linnet {
@@ -75,6 +76,36 @@ struct Scratch {
     }
     std::sort(sorted.begin(), sorted.end(), Likelier);
   }
+  // Draws, with u uniform in (0, 1), among the most likely tokens that together weigh `wanted`, a
+  // part of `all`, the weight of all tokens.
+  int32_t DrawOfHeaviest(double wanted, double all, double u) {
+    // All tokens lighter than `spare` together weigh less than all - wanted. So the tokens to keep
+    // are among the tokens that weigh `spare` or more, which are usually few.
+    const double spare = (all - wanted) / static_cast<double>(weights.size());
+    // Clamped to 1, the largest weight, which `spare` may exceed by rounding.
+    Select(std::clamp(static_cast<float>(spare), std::numeric_limits<float>::min(), 1.0f));
+    FillBins();
+    size_t bin = kBins;
+    double kept = 0;
+    while (bin > 0 && kept < wanted) kept += sums[--bin];
+    kept -= sums[bin];
+    // Sort only the bin that contains the least likely token to keep.
+    Sort(bin, bin);
+    Weighed least = {static_cast<int32_t>(weights.size()), 0};
+    for (const Weighed& one : sorted) {
+      least = one;
+      kept += one.weight;
+      if (kept >= wanted) break;
+    }
+    double rest = u * kept;
+    int32_t last = least.token;
+    for (const Weighed& one : candidates) {
+      if (Likelier(least, one)) continue;
+      last = one.token, rest -= one.weight;
+      if (rest < 0) break;
+    }
+    return last;
+  }
 };
 
 // Draws, with u uniform in (0, 1), among the most likely candidates that together hold top_p of the
@@ -117,10 +148,9 @@ int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Phil
   std::vector<float>& weights = scratch.weights;
   weights.resize(logits.size());
   const float scale = std::min(1 / options.temperature, 1e30f);
-  // The weight of all tokens; further below, the weight of the tokens to keep.
-  double kept = kernels::ExpSum(logits.data(), logits.size(), largest, scale, weights.data());
-  if (!std::isfinite(kept)) throw Undrawable(logits);
-  const double u = rng.Uniform();
+  const double all = kernels::ExpSum(logits.data(), logits.size(), largest, scale, weights.data());
+  if (!std::isfinite(all)) throw Undrawable(logits);
+  const double u = rng.Uniform(), second = rng.Uniform();  // two for each token, used or not
   if (options.top_k > 0 && options.top_k < logits.size()) {
     scratch.Select(std::numeric_limits<float>::min());
     scratch.FillBins();
@@ -130,43 +160,14 @@ int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Phil
     std::span<const Weighed> likeliest = scratch.sorted;
     return ChooseOf(likeliest.first(std::min(likeliest.size(), options.top_k)), options.top_p, u);
   }
-  double rest = u * kept;
-  if (options.top_p == 1) {
-    int32_t last = 0;
-    for (size_t i = 0; i < weights.size(); ++i) {
-      if (weights[i] == 0) continue;
-      last = static_cast<int32_t>(i), rest -= weights[i];
-      if (rest < 0) break;
-    }
-    return last;
+  // Draw among all tokens. If the drawn token is one of those that top_p keeps, it has the right
+  // distribution; else draw again, among these.
+  const size_t drawn = kernels::DrawIndex(weights.data(), weights.size(), u * all);
+  const double wanted = options.top_p * all;
+  if (options.top_p == 1 || kernels::SumOfHeavier(weights.data(), weights.size(), drawn) < wanted) {
+    return static_cast<int32_t>(drawn);
   }
-  // All tokens lighter than `spare` together hold less than 1 - top_p of the weight. So the tokens
-  // to keep are among the tokens that weigh `spare` or more, which are usually few.
-  const double wanted = options.top_p * kept;
-  const double spare = (kept - wanted) / static_cast<double>(weights.size());
-  // Clamped to 1, the largest weight, which `spare` may exceed by rounding.
-  scratch.Select(std::clamp(static_cast<float>(spare), std::numeric_limits<float>::min(), 1.0f));
-  scratch.FillBins();
-  size_t bin = kBins;
-  kept = 0;
-  while (bin > 0 && kept < wanted) kept += scratch.sums[--bin];
-  kept -= scratch.sums[bin];
-  // Sort only the bin that contains the least likely token to keep.
-  scratch.Sort(bin, bin);
-  Weighed least = {static_cast<int32_t>(weights.size()), 0};
-  for (const Weighed& one : scratch.sorted) {
-    least = one;
-    kept += one.weight;
-    if (kept >= wanted) break;
-  }
-  rest = u * kept;
-  int32_t last = least.token;
-  for (const Weighed& one : scratch.candidates) {
-    if (Likelier(least, one)) continue;
-    last = one.token, rest -= one.weight;
-    if (rest < 0) break;
-  }
-  return last;
+  return scratch.DrawOfHeaviest(wanted, all, second);
 }
 
 void CheckLogits(std::span<const float> logits) {
