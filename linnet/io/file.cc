@@ -188,7 +188,8 @@ AtomicFile::AtomicFile(const std::string& path) : path_(path), target_(path) {
       throw InputError(path_, ": cannot be written (", ErrorText(errno), "); choose another path");
     }
   }
-  temporary_ = StrCat(target_, ".tmp.", getpid());
+  static std::atomic<uint64_t> files{0};  // so that threads that replace one file do not share it
+  temporary_ = StrCat(target_, ".tmp.", getpid(), ".", ++files);
   slot_ = TakeSlot(temporary_);
   fd_ = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd_ >= 0) return;

@@ -43,9 +43,9 @@ std::string ReadFile(const std::string& path, size_t max_bytes = size_t{1} << 30
 // max_bytes.
 std::string ReadRegularFile(const std::string& path, size_t max_bytes);
 
-// Replaces `path` atomically: Write() fills PATH.tmp.<pid>, Commit() renames it. Without Commit()
-// (an exception, an early return) the target is unchanged and the temporary file is removed.
-// Symbolic links are followed: their target is replaced.
+// Replaces `path` atomically: Write() fills PATH.tmp.<pid>.<n>, Commit() renames it. Without
+// Commit() (an exception, an early return) the target is unchanged and the temporary file is
+// removed. Symbolic links are followed: their target is replaced.
 //
 //   AtomicFile file(path);
 //   file.Write(header.data(), header.size());

@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <filesystem>
+#include <thread>
 
 #include "linnet/io/test_util.h"
 
@@ -109,6 +110,20 @@ TEST(AtomicFile, LeavesTheOldFileUntilCommit) {
     file.Commit();
   }
   EXPECT_EQ(ReadFile(path), "new");
+  EXPECT_EQ(dir.Entries(), 1);
+}
+
+TEST(AtomicFile, ThreadsThatReplaceOneFileDoNotMixTheirBytes) {
+  TempDir dir;
+  const std::string path = dir / "a";
+  const auto write = [&](char letter) {
+    for (int i = 0; i < 50; ++i) WriteFileAtomically(path, std::string(10'000 + letter, letter));
+  };
+  std::thread other(write, 'x');
+  write('y');
+  other.join();
+  const std::string text = ReadFile(path);
+  EXPECT_EQ(text, std::string(10'000 + text[0], text[0]));
   EXPECT_EQ(dir.Entries(), 1);
 }
 

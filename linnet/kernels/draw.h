@@ -9,9 +9,9 @@
 
 namespace linnet::kernels {
 
-// The first index at which the running sum of weights [n] exceeds `target`. Where rounding makes it
-// miss that index, and if the whole sum does not exceed `target`, the index of a positive weight
-// nearby. Requires n > 0, target >= 0, weights that are finite and not negative, and a positive one.
+// The first index at which the running sum of weights [n] exceeds `target`; if no sum does, the
+// last index of a positive weight. Rounding may move it to a positive weight nearby. Requires
+// n > 0, target >= 0, and finite weights, none of them negative and not all of them zero.
 size_t DrawIndex(const float* weights, size_t n, double target);
 
 // The sum of all weights that are larger than weights[index], or as large and before it. Its

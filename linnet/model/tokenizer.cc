@@ -16,6 +16,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int32_t kMostTokens = 1 << 20;
+// Limits to what a small file can make of a text or of a token's name.
+constexpr size_t kLongestReplacement = 1024, kLongestPiece = 1 << 16, kMostGrowth = 16;
 constexpr const char* kEndNames[] = {"</s>", "<|endoftext|>", "<|end_of_text|>", "<eos>"};
 
 // The regular expression of GPT-2's words.
@@ -129,6 +131,12 @@ class Tokenizer::Reader {
     Require(object[name].is_string(), "'", name, "' must be a string");
     return object[name];
   }
+  std::string Replacement(const json& step) const {
+    std::string content = String(step, "content", "");
+    Require(content.size() <= kLongestReplacement, "a replacement of ", content.size(),
+            " bytes; at most ", kLongestReplacement, " are possible");
+    return content;
+  }
   bool Bool(const json& object, const char* name, bool otherwise) const {
     if (!object.contains(name) || object[name].is_null()) return otherwise;
     Require(object[name].is_boolean(), "'", name, "' must be true or false");
@@ -226,7 +234,7 @@ class Tokenizer::Reader {
       });
     } else if (type == "Replace") {
       to_.normalizers_.push_back(
-          [find = Pattern(step), to = String(step, "content", "")](const std::string& text) {
+          [find = Pattern(step), to = Replacement(step)](const std::string& text) {
             std::string changed;
             size_t at = 0;
             find(text, [&](size_t begin, size_t end) {
@@ -405,7 +413,7 @@ class Tokenizer::Reader {
               "a decoder's Replace of a Regex is not supported");
       const std::string from = String(pattern, "String", "");
       Require(!from.empty(), "a pattern is empty");
-      decoders_.emplace_back([from, to = String(step, "content", "")](const std::string& name) {
+      decoders_.emplace_back([from, to = Replacement(step)](const std::string& name) {
         return Replaced(name, from, to);
       });
     } else if (type == "Metaspace") {
@@ -460,7 +468,11 @@ class Tokenizer::Reader {
     const auto set = [&](const std::string& name, int32_t id) {
       std::string& piece = to_.pieces_[static_cast<size_t>(id)];
       piece = to_.names_[static_cast<size_t>(id)] = name;
-      for (const auto& decode : decoders_) piece = decode(piece);
+      for (const auto& decode : decoders_) {
+        piece = decode(piece);
+        Require(piece.size() <= kLongestPiece, "its decoders make ", piece.size(),
+                " bytes of the token ", Quote(name), "; at most ", kLongestPiece, " are possible");
+      }
     };
     for (const auto& [name, id] : to_.pairs_->ids()) set(name, id);
     for (const auto& [id, name] : names_) set(name, id);
@@ -530,7 +542,14 @@ std::optional<int32_t> Tokenizer::Special(const std::string& text) const {
 
 std::string Tokenizer::Normalized(std::string_view text) const {
   std::string normalized(text);
-  for (const auto& normalizer : normalizers_) normalized = normalizer(normalized);
+  for (const auto& normalizer : normalizers_) {
+    normalized = normalizer(normalized);
+    if (normalized.size() > kLongestPiece + kMostGrowth * text.size()) {
+      throw InputError("the tokenizer's normalizers make ", normalized.size(),
+                       " bytes of a text of ", text.size(), "; at most ", kMostGrowth,
+                       " times as many are possible");
+    }
+  }
   return normalized;
 }
 

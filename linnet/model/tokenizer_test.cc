@@ -88,6 +88,16 @@ std::string Fault(const std::string& pointer, const json& value) {
 }
 
 TEST(Tokenizer, RefusesWhatItDoesNotSupportByName) {
+  const auto replace = [](const std::string& content) {
+    return json{{"type", "Replace"}, {"pattern", {{"String", "e"}}}, {"content", content}};
+  };
+  // Makes 10^9 bytes of each 'e'.
+  const auto tower = [&](const char* steps) {
+    return json{
+        {"type", "Sequence"},
+        {steps, json::array({replace(std::string(1000, 'e')), replace(std::string(1000, 'e')),
+                             replace(std::string(1000, 'e'))})}};
+  };
   const std::pair<std::string, json> cases[] = {
       {"/model/type", "WordPiece"},
       {"/model/type", "Unigram"},
@@ -100,6 +110,8 @@ TEST(Tokenizer, RefusesWhatItDoesNotSupportByName) {
       {"/model/merges", json::array({"single"})},
       {"/model/unk_token", "<none>"},
       {"/normalizer", {{"type", "Lowercase"}}},
+      {"/normalizer", replace(std::string(2000, 'e'))},
+      {"/decoder", tower("decoders")},
       {"/normalizer", {{"type", "Replace"}, {"pattern", {{"Regex", "("}}}, {"content", ""}}},
       {"/pre_tokenizer", {{"type", "BertPreTokenizer"}}},
       {"/pre_tokenizer", 3},
@@ -121,6 +133,9 @@ TEST(Tokenizer, RefusesWhatItDoesNotSupportByName) {
   for (const char* text : {"", "[]", "{}", "{\"model\": 1}", "{"}) {
     EXPECT_THROW(Tokenizer(text, "t.json"), InputError) << text;
   }
+  json growing = json::parse(FileOf("split"));
+  growing["normalizer"] = tower("normalizers");
+  EXPECT_THROW(Tokenizer(growing.dump(), "t.json").Encode("eee"), InputError);
 }
 
 TEST(Vocabulary, NeedsATokenizerForTokensOnly) {

@@ -1,4 +1,5 @@
-// Counts the allocations of all threads of this process: a step must not allocate.
+// Counts the allocations of all threads of this process: a step must not allocate. Lets the
+// allocation of a buffer fail: the call that needs it can be repeated.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -17,6 +18,7 @@
 
 namespace {
 std::atomic<size_t> allocations{0};
+std::atomic<int> buffers_left{-1};  // that can be allocated; negative: any number
 
 void* Counted(void* block) {
   ++allocations;
@@ -37,6 +39,8 @@ void operator delete(void* block, size_t, std::align_val_t) noexcept { std::free
 // Used by AlignedBuffer.
 extern "C" int posix_memalign(void** block, size_t alignment, size_t size) noexcept {
   ++allocations;
+  if (buffers_left == 0) return ENOMEM;
+  if (buffers_left > 0) --buffers_left;
   *block = memalign(alignment, size);
   return *block != nullptr ? 0 : ENOMEM;
 }
@@ -76,6 +80,36 @@ TEST(Allocations, StepsDoNotAllocate) {
   const AlignedBuffer<float> another(1);
   EXPECT_EQ(another[0], 0.0f);          // keeps the compiler from eliding the allocation
   EXPECT_EQ(allocations - before, 2u);  // the counter works
+}
+
+TEST(Allocations, ACallThatRanOutOfMemoryCanBeRepeated) {
+  const auto model = Hybrid().model;
+  const std::vector<int32_t> tokens = Hybrid().RandomTokens(3 * 50, 0);
+  const auto read = [&](Engine& engine, State& state) {
+    std::vector<float> outputs(3 * engine.output_size());
+    engine.Prefix(state, tokens, 50, outputs);
+    return outputs;
+  };
+  Engine fine(model, {.threads = 2});
+  State expected = fine.NewState(3);
+  const std::vector<float> want = read(fine, expected);
+  int failures = 0;
+  for (bool failed = true; failed; ++failures) {
+    Engine engine(model, {.threads = 2});
+    State state = engine.NewState(3);
+    buffers_left = failures;
+    failed = false;
+    try {
+      read(engine, state);
+    } catch (const std::bad_alloc&) {
+      failed = true;
+    }
+    buffers_left = -1;
+    if (failed) {
+      EXPECT_EQ(read(engine, state), want) << failures;
+    }
+  }
+  EXPECT_GT(failures, 3);
 }
 
 }  // namespace

@@ -200,14 +200,8 @@ bool Engine::Impl::CheckOutputs(size_t batch, size_t length, std::span<const flo
 // Checks that the encoder has room for the tokens before the separator.
 void Engine::Impl::CheckFirstPart(StateData& state, size_t place,
                                   std::span<const int32_t> tokens) const {
-  const size_t most = model_->packed().layout->source;
-  if (most == 0 || state.source_length(place) >= 0) return;
-  const auto end = std::find(tokens.begin(), tokens.end(), Vocabulary::kSeparator);
-  const size_t length = state.positions[place] + static_cast<size_t>(end - tokens.begin());
-  if (length > most) {
-    throw InputError(model_->path(), ": ", length, " tokens before the separator exceed the ", most,
-                     " positions of the encoder");
-  }
+  if (model_->packed().layout->source == 0 || state.source_length(place) >= 0) return;
+  CheckSource(*model_, state.positions[place], tokens);
 }
 
 void Engine::Impl::Read(StateData& state, const size_t* chosen, size_t batch,

@@ -239,7 +239,7 @@ void SequenceReader::RunOn(const Division& division, FunctionRef<void(int)> walk
 
 void SequenceReader::Prepare(const BlockSize& size, bool alone) {
   if (size == prepared_ && alone == prepared_alone_) return;
-  prepared_ = size, prepared_alone_ = alone;
+  prepared_ = {};  // until all allocations have succeeded
   Workspace common{};
   if (!alone) {
     Allocate(shared_, [&](Pieces& p) { TakeShared(model_, size, p, common); });
@@ -253,6 +253,7 @@ void SequenceReader::Prepare(const BlockSize& size, bool alone) {
     member.work = common;
     Allocate(member.buffer, [&](Pieces& p) { TakeOwn(model_, size, alone, p, member.work); });
   }
+  prepared_ = size, prepared_alone_ = alone;
 }
 
 const size_t* SequenceReader::Positions(StateData& state) {

@@ -9,6 +9,7 @@
 #include "linnet/base/thread_pool.h"
 #include "linnet/engine.h"
 #include "linnet/error.h"
+#include "linnet/runtime/packed_model.h"
 #include "linnet/runtime/state_data.h"
 
 namespace linnet {
@@ -119,19 +120,24 @@ std::optional<uint64_t> Scheduler::Impl::Submit(Request&& request) {
     }
   }
   size_t begin = 0;
+  bool encoded = false;  // an encoder-decoder has read the separator
+  const size_t source = model.packed().layout->source;
   if (request.from) {
     if (request.from->batch() != 1) {
       throw InputError("a request begins with the state of one sequence; this state has ",
                        request.from->batch(), " sequences");
     }
-    StateData::Of(request.from->data_).CheckFits(model);
+    const StateData& from = StateData::Of(request.from->data_);
+    from.CheckFits(model);
     begin = request.from->position();
+    encoded = source > 0 && from.source_length(0) >= 0;
   }
   const size_t positions = most_positions_;
   if (begin > positions || request.prompt.size() > positions - begin) {
     throw InputError(model.path(), ": the model has ", positions, " positions; ", begin,
                      " are read, and a prompt of ", request.prompt.size(), " tokens does not fit");
   }
+  if (source > 0 && !encoded) CheckSource(model, begin, request.prompt);
   size_t before = begin;
   for (const size_t stop : request.stops) {
     if (stop <= before || stop >= begin + request.prompt.size() ||
@@ -175,15 +181,15 @@ bool Scheduler::Impl::Run() {
 void Scheduler::Impl::Admit() {
   for (size_t slot = 0; slot < slots_.size() && !waiting_.empty(); ++slot) {
     if (slots_[slot]) continue;
-    Entry entry = std::move(waiting_.front());
-    waiting_.pop_front();
+    Entry& entry = waiting_.front();
     if (entry.request.from) {
-      state_.Assign(slot, *entry.request.from);
+      state_.Assign(slot, *entry.request.from);  // may run out of memory: the entry still waits
       entry.request.from.reset();
     } else {
       state_.Reset(slot);
     }
     slots_[slot] = std::make_shared<Entry>(std::move(entry));
+    waiting_.pop_front();
     ++running_;
     Start(slot);
     if (slots_[slot] && slots_[slot]->request.prompt.empty()) {

@@ -21,13 +21,18 @@ using Floats = std::vector<float>;
 using Tokens = std::vector<int32_t>;
 
 // A model over 11 tokens with 300 positions.
-std::shared_ptr<const Model> SmallModel(Precision precision = Precision::kF32) {
+ModelSpec SmallSpec() {
   ModelSpec spec;
   spec.task = "copy", spec.part = std::monostate(), spec.head.kind = HeadKind::kCategorical;
   spec.input.vocabulary = spec.head.classes = 11;
   spec.stack.repeat = 2, spec.stack.mixer().heads = 3, spec.stack.mixer().query_dim = 5,
   spec.stack.mixer().value_dim = 7, spec.stack.d_model = 24;
   spec.stack.d_ff = 50, spec.input.value_embedding = 14, spec.input.max_length = 300;
+  return spec;
+}
+
+std::shared_ptr<const Model> SmallModel(Precision precision = Precision::kF32,
+                                        const ModelSpec& spec = SmallSpec()) {
   const std::string path =
       (std::filesystem::temp_directory_path() / StrCat("linnet_scheduler_test.", getpid()))
           .string();
@@ -281,6 +286,30 @@ TEST(Scheduler, EndsAtTheModelsLastPosition) {
   EXPECT_EQ(endless.times, 300u);  // one for each token read
   EXPECT_EQ(full.why, Finished::kFull);
   EXPECT_EQ(full.times, 1u);
+}
+
+TEST(Scheduler, RefusesAPromptThatDoesNotFitIntoTheEncoder) {
+  ModelSpec spec = SmallSpec();
+  spec.task = "text", spec.part = TextSpec{.unit = TextUnit::kCharacter, .characters = "abcdefgh"};
+  spec.network = NetworkKind::kEncoderDecoder;
+  spec.input.value_embedding = spec.stack.d_model;  // no positions, so sequences have no end
+  const auto model = SmallModel(Precision::kF32, spec);
+  Engine engine(model, {.threads = 1});
+  Scheduler scheduler(engine, {.sequences = 2});
+  Seen seen;
+  EXPECT_THROW(scheduler.Submit(Asking(Tokens(301, 5), 1, seen)), InputError);
+  Tokens prompt(302, 5);
+  prompt[300] = Vocabulary::kSeparator;
+  ASSERT_TRUE(scheduler.Submit(Asking(prompt, 2, seen)));
+  while (scheduler.Run()) {
+  }
+  EXPECT_EQ(seen.why, Finished::kEnded);
+  State read = engine.NewState(1);
+  std::vector<float> outputs(engine.output_size());
+  engine.Prefix(read, Tokens(299, 5), 299, outputs);
+  Request more = Asking({5, 5}, 1, seen);
+  more.from = std::make_shared<const State>(std::move(read));
+  EXPECT_THROW(scheduler.Submit(std::move(more)), InputError);
 }
 
 TEST(Scheduler, CancelsRunningAndWaitingRequests) {

@@ -17,6 +17,7 @@
 #include "linnet/io/safetensors.h"
 #include "linnet/runtime/packed_model.h"
 #include "linnet/runtime/state_data.h"
+#include "linnet/vocabulary.h"
 
 namespace linnet {
 namespace {
@@ -51,6 +52,16 @@ StateData::StateData(const Model& model, size_t batch)
       capacity(layout->grows() ? layout->first_capacity : 0) {
   Resize(batch);
   for (size_t i = 0; layout->source > 0 && i < batch; ++i) source_length(i) = -1;
+}
+
+void CheckSource(const Model& model, size_t read, std::span<const int32_t> tokens) {
+  const size_t most = model.packed().layout->source;
+  const auto end = std::find(tokens.begin(), tokens.end(), Vocabulary::kSeparator);
+  const size_t length = read + static_cast<size_t>(end - tokens.begin());
+  if (length > most) {
+    throw InputError(model.path(), ": ", length, " tokens before the separator exceed the ", most,
+                     " positions of the encoder");
+  }
 }
 
 const StateData& StateData::Of(const std::unique_ptr<StateData>& data) {

@@ -52,6 +52,7 @@ struct StateData {
   // Encoder-decoders keep the encoder's tokens in `recent`: first their number, which is -1 until
   // the separator is read, then the tokens.
   int32_t& source_length(size_t sequence) { return recent[sequence * tokens()]; }
+  int32_t source_length(size_t sequence) const { return recent[sequence * tokens()]; }
   int32_t* source(size_t sequence) { return recent.data() + sequence * tokens() + 1; }
 
   uint64_t model = 0;  // the model's fingerprint
@@ -62,6 +63,10 @@ struct StateData {
   AlignedBuffer<float> data;      // [batch, StateLayout::Floats(capacity)]
   std::vector<int32_t> recent;    // [batch, tokens()]
 };
+
+// For encoder-decoders: throws InputError unless the encoder has room for the first `read` tokens
+// of a sequence and those of `tokens` before the separator.
+void CheckSource(const Model& model, size_t read, std::span<const int32_t> tokens);
 
 }  // namespace linnet
 

@@ -105,7 +105,8 @@ void Batcher::CancelAll() {
 Batcher::Counts Batcher::counts() const {
   Counts counts;
   counts.running = running_;
-  counts.waiting = outstanding_ - std::min<size_t>(outstanding_, counts.running);
+  const size_t all = outstanding_;
+  counts.waiting = all - std::min(all, counts.running);
   counts.capacity = options_.sequences;
   counts.generated = generated_, counts.read = read_, counts.known = known_;
   counts.hits = hits_, counts.misses = misses_;
@@ -142,7 +143,7 @@ void Batcher::Loop() {
     }
     running_ = scheduler_.running();
     const std::lock_guard lock(mutex_);
-    if (stop_ && inbox_.empty()) return;
+    if (stop_ && inbox_.empty() && jobs_.empty()) return;
   }
 }
 

@@ -452,7 +452,7 @@ void Server::Impl::Log(const HttpRequest& request, const Account* account, int s
                             ", id ", request.id);
   if (sender.client) line += ", client " + sender.client->name();
   if (parent) line += ", trace " + parent->trace;
-  if (account && account->prompt > 0) {
+  if (account && account->prompt + account->generated > 0) {
     line += StrCat(", prompt ", account->prompt.load(), " (", account->known.load(), " known), ",
                    account->generated.load(), " tokens");
     if (first >= 0) line += ", first after " + Milliseconds(first);

@@ -92,9 +92,9 @@ bool IsSnapshotFile(const std::string& name, FunctionRef<bool(const std::string&
   return is_stem(path.stem()) && (path.extension() == kState || path.extension() == kOutputs);
 }
 
-// The file's name ends with the id of the process. If a process with this id runs but the file is
-// older than an hour, another process has reused the id, because writing a file takes far less than
-// an hour.
+// The file's name ends with the id of the process and the number of the file (see AtomicFile). If a
+// process with this id runs but the file is older than an hour, another process has reused the id,
+// because writing a file takes far less than an hour.
 bool IsOrphan(const fs::directory_entry& file, FunctionRef<bool(const std::string&)> is_mine) {
   const std::string name = file.path().filename();
   constexpr std::string_view kTemporary = ".tmp.";
@@ -103,7 +103,11 @@ bool IsOrphan(const fs::directory_entry& file, FunctionRef<bool(const std::strin
   int process = 0;
   const char* const last = name.data() + name.size();
   const auto [stop, fault] = std::from_chars(name.data() + end + kTemporary.size(), last, process);
-  if (fault != std::errc() || stop != last || process <= 0) return false;
+  if (fault != std::errc() || process <= 0) return false;
+  const std::string_view number(stop, last);
+  if (!number.starts_with(".") || number.find_first_not_of("0123456789", 1) != number.npos) {
+    return false;
+  }
   std::error_code error;
   const fs::file_time_type written = file.last_write_time(error);
   if (error) return false;

@@ -334,10 +334,11 @@ TEST(Snapshots, SweepTheFolderOfKilledProcesses) {
                                    own_number = std::to_string(getpid());
   const auto write = [&](const std::string& file) { std::ofstream(folder.path() / file) << "x"; };
   // `earlier` is the file of an earlier process that had this process's id.
-  const std::string orphan = name + ".state.tmp." + dead_number, probe = "probe.tmp." + dead_number,
-                    thesis = "thesis.tmp." + dead_number,
-                    running = name + ".outputs.tmp." + own_number,
-                    earlier = std::string(64, 'b') + ".outputs.tmp." + own_number;
+  const std::string orphan = name + ".state.tmp." + dead_number + ".1",
+                    probe = "probe.tmp." + dead_number + ".23",
+                    thesis = "thesis.tmp." + dead_number + ".1",
+                    running = name + ".outputs.tmp." + own_number + ".4",
+                    earlier = std::string(64, 'b') + ".outputs.tmp." + own_number + ".4";
   for (const std::string& file : {orphan, probe, thesis, running, earlier}) write(file);
   fs::last_write_time(folder.path() / earlier,
                       fs::file_time_type::clock::now() - std::chrono::minutes(30));

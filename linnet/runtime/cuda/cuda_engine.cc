@@ -348,6 +348,11 @@ void CudaEngine::SetState(const State& from_cpu) {
       throw InputError("sequences at different positions (", state.positions[0], " and ",
                        state.positions[i], ") cannot step together on a GPU");
     }
+    if (state.waiting[i] != state.waiting[0]) {
+      throw InputError(
+          "sequences that were read differently, as a prefix and in steps, cannot step "
+          "together on a GPU");
+    }
   }
   impl.position = state.positions[0], impl.waiting = state.waiting[0];
   // A state keeps the last `reach` tokens of a sequence, that of position t at index t % reach.

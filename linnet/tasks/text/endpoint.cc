@@ -114,19 +114,15 @@ class ChoicesForm : public AnswerForm {
 class Completions : public Endpoint {
  public:
   Completions(std::vector<ServedModel> models, const EndpointLimits& limits, bool chat)
-      : models_(std::move(models)), limits_(limits), chat_(chat) {
-    for (const ServedModel& served : models_) {
-      vocabularies_.emplace(served.worker, VocabularyOf(served.worker->model()));
-    }
-  }
+      : models_(std::move(models)), limits_(limits), chat_(chat), vocabularies_(models_) {}
 
   Reply Answer(const ordered_json& body, std::shared_ptr<Account> account) override {
     const Fields fields(body, chat_ ? ChatFields() : CompletionFields());
     const ServedModel& served = Choose(models_, fields);
-    const Vocabulary& vocabulary = vocabularies_.at(served.worker);
+    const std::shared_ptr<const Vocabulary>& vocabulary = vocabularies_.Of(served);
     CompletionRequest request =
-        chat_ ? ParseChat(fields, *served.chat, *served.worker, vocabulary, limits_)
-              : ParseCompletion(fields, *served.worker, vocabulary, limits_);
+        chat_ ? ParseChat(fields, *served.chat, *served.worker, *vocabulary, limits_)
+              : ParseCompletion(fields, *served.worker, *vocabulary, limits_);
     if (request.state || request.return_state) CheckKeeper(served);
     auto form =
         std::make_unique<ChoicesForm>(chat_, request.usage, request.prompts.size() * request.n);
@@ -138,7 +134,7 @@ class Completions : public Endpoint {
   std::vector<ServedModel> models_;
   EndpointLimits limits_;
   const bool chat_;
-  std::map<const Worker*, Vocabulary> vocabularies_;
+  Vocabularies vocabularies_;
 };
 
 }  // namespace

@@ -207,16 +207,12 @@ class ResponseForm : public AnswerForm {
 class ResponsesEndpoint : public Endpoint {
  public:
   ResponsesEndpoint(std::vector<ServedModel> models, const EndpointLimits& limits)
-      : models_(std::move(models)), limits_(limits) {
-    for (const ServedModel& served : models_) {
-      vocabularies_.emplace(served.worker, VocabularyOf(served.worker->model()));
-    }
-  }
+      : models_(std::move(models)), limits_(limits), vocabularies_(models_) {}
 
   Reply Answer(const ordered_json& body, std::shared_ptr<Account> account) override {
     const Fields fields(body, ResponseFields());
     const ServedModel& served = Choose(models_, fields);
-    const Vocabulary& vocabulary = vocabularies_.at(served.worker);
+    const std::shared_ptr<const Vocabulary>& vocabulary = vocabularies_.Of(served);
     ResponseRequest request = ParseResponse(fields, limits_);
     std::vector<ChatMessage> messages;
     if (request.previous) messages = store_.Find(*request.previous)->messages;
@@ -228,7 +224,7 @@ class ResponsesEndpoint : public Endpoint {
     std::vector<ChatMessage> all = messages;
     if (!request.instructions.empty()) all.insert(all.begin(), {"system", request.instructions});
     request.completion.prompts = {
-        TextPrompt(served.worker->model(), vocabulary, served.chat->Text(all))};
+        TextPrompt(served.worker->model(), *vocabulary, served.chat->Text(all))};
     std::vector<std::string>& stop = request.completion.options.stop;
     stop.insert(stop.end(), served.chat->stop.begin(), served.chat->stop.end());
     auto form = std::make_unique<ResponseForm>(std::move(request.settings), std::move(messages),
@@ -246,7 +242,7 @@ class ResponsesEndpoint : public Endpoint {
  private:
   std::vector<ServedModel> models_;
   EndpointLimits limits_;
-  std::map<const Worker*, Vocabulary> vocabularies_;
+  Vocabularies vocabularies_;
   Responses store_;
 };
 

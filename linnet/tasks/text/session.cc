@@ -18,8 +18,9 @@ const char* Reason(TextEnd end) {
 // Makes one Work for each prompt. The draws of a choice depend only on the seed and on its index
 // among the choices of its prompt. So a prompt gets the same texts whether it is alone in a request
 // or with others. Account::prompt and Account::known leave out the tokens that begin a text.
-std::vector<Work> WorkOf(CompletionRequest request, const Vocabulary& vocabulary,
-                         const ServedModel& served, const std::shared_ptr<Session>& session) {
+std::vector<Work> WorkOf(CompletionRequest request, const ServedModel& served,
+                         const std::shared_ptr<Session>& session) {
+  const Vocabulary& vocabulary = *session->vocabulary;
   std::vector<Work> works;
   std::shared_ptr<const Snapshot> from;
   if (request.state) {
@@ -169,9 +170,17 @@ void Session::Done() {
   }
 }
 
-Reply Start(CompletionRequest request, const Vocabulary& vocabulary, const ServedModel& served,
-            std::unique_ptr<AnswerForm> form, const char* id, std::shared_ptr<Account> account) {
-  auto session = std::make_shared<Session>(std::move(form));
+Vocabularies::Vocabularies(const std::vector<ServedModel>& models) {
+  for (const ServedModel& served : models) {
+    of_.emplace(served.worker,
+                std::make_shared<const Vocabulary>(VocabularyOf(served.worker->model())));
+  }
+}
+
+Reply Start(CompletionRequest request, std::shared_ptr<const Vocabulary> vocabulary,
+            const ServedModel& served, std::unique_ptr<AnswerForm> form, const char* id,
+            std::shared_ptr<Account> account) {
+  auto session = std::make_shared<Session>(std::move(form), std::move(vocabulary));
   session->events = request.stream;
   session->grammar = request.grammar.has_value();
   session->model = served.name;
@@ -185,8 +194,7 @@ Reply Start(CompletionRequest request, const Vocabulary& vocabulary, const Serve
     session->room = KeeperOf(served, *session->account)
                         .Reserve(served.worker->model(), request.prompts.size() * request.n, {});
   }
-  const auto number =
-      served.worker->Submit(WorkOf(std::move(request), vocabulary, served, session));
+  const auto number = served.worker->Submit(WorkOf(std::move(request), served, session));
   if (!number) throw Refusal{429, "the queue is full; try again in a moment"};
   return {session->events, session->pipe, session->status, served.worker, *number};
 }

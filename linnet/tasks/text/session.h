@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -42,6 +43,19 @@ struct Choice {
   }
 };
 
+// The vocabularies of the served models. A request shares its model's, which its last callbacks may
+// use after the endpoint's end.
+class Vocabularies {
+ public:
+  explicit Vocabularies(const std::vector<ServedModel>& models);
+  const std::shared_ptr<const Vocabulary>& Of(const ServedModel& served) const {
+    return of_.at(served.worker);
+  }
+
+ private:
+  std::map<const Worker*, std::shared_ptr<const Vocabulary>> of_;
+};
+
 class Session;
 
 // The form of an answer.
@@ -64,7 +78,8 @@ class AnswerForm {
 // keeps states use them.
 class Session {
  public:
-  explicit Session(std::unique_ptr<AnswerForm> form) : form_(std::move(form)) {}
+  Session(std::unique_ptr<AnswerForm> form, std::shared_ptr<const Vocabulary> words)
+      : vocabulary(std::move(words)), form_(std::move(form)) {}
 
   // Draws the next token of choice `i`, and sends the text that can now be shown.
   std::optional<int32_t> Next(size_t i, std::span<const float> outputs);
@@ -77,6 +92,7 @@ class Session {
   // The numbers of tokens in OpenAI's usage objects.
   size_t written() const;
 
+  const std::shared_ptr<const Vocabulary> vocabulary;  // of the choices
   std::mutex mutex;
   std::vector<Choice> choices;  // n for each prompt, in the order of the prompts
   size_t left = 0;              // number of choices in progress
@@ -109,8 +125,9 @@ inline std::string MessageOf(const Session& session, const std::string& text) {
 
 // Sends a request to the worker of a served model. `id`: the prefix of the answer's id. Throws
 // Refusal if the queue is full, or if there is no room for the states that the request returns.
-Reply Start(CompletionRequest request, const Vocabulary& vocabulary, const ServedModel& served,
-            std::unique_ptr<AnswerForm> form, const char* id, std::shared_ptr<Account> account);
+Reply Start(CompletionRequest request, std::shared_ptr<const Vocabulary> vocabulary,
+            const ServedModel& served, std::unique_ptr<AnswerForm> form, const char* id,
+            std::shared_ptr<Account> account);
 
 }  // namespace linnet::server
 

@@ -41,11 +41,8 @@ struct Session {
 
 class States : public Endpoint {
  public:
-  explicit States(std::vector<ServedModel> models) : models_(std::move(models)) {
-    for (const ServedModel& served : models_) {
-      vocabularies_.emplace(served.worker, VocabularyOf(served.worker->model()));
-    }
-  }
+  explicit States(std::vector<ServedModel> models)
+      : models_(std::move(models)), vocabularies_(models_) {}
 
   Reply Answer(const ordered_json& body, std::shared_ptr<Account> account) override {
     const Fields fields(body, {"model", "prompt", "state", "id"});
@@ -57,7 +54,7 @@ class States : public Endpoint {
     session->model = served.name;
     session->account = account;
     session->room = keeper.Reserve(model, 1, session->name);
-    const Vocabulary& vocabulary = vocabularies_.at(served.worker);
+    const Vocabulary& vocabulary = *vocabularies_.Of(served);
     Work work;
     if (fields.Has("state")) work.from = keeper.Find(served.name, model, fields.Text("state", ""));
     work.prompt = PromptsOf(fields, model, vocabulary, 1)[0];
@@ -88,7 +85,7 @@ class States : public Endpoint {
 
  private:
   std::vector<ServedModel> models_;
-  std::map<const Worker*, Vocabulary> vocabularies_;
+  Vocabularies vocabularies_;
 };
 
 }  // namespace
