@@ -238,6 +238,10 @@ class TrainTest(unittest.TestCase):
         info = subprocess.run([BIN / "linnet", "info", "--json", out / "model.safetensors"], capture_output=True,
                               text=True, check=True)
         self.assertAlmostEqual(json.loads(info.stdout)["training"]["epochs"], 1 + 3 * 10 / 20)
+        config = self.dir / "epochs.json"
+        config.write_text('{"epochs": 0.6, "held_out": 0}')  # instead of the preset's number of updates
+        said = self.run_ok(*run[:-1], self.dir / "other", "--preset", "demo", "--config", config)
+        self.assertIn("3 updates of 4, 0.60 epochs", said.stderr)
 
     def test_weights_of_another_attention(self):
         first, second = self.dir / "first", self.dir / "second"

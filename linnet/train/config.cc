@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numbers>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <type_traits>
@@ -48,7 +49,9 @@ std::string ToJson(const TrainConfig& config) {
   return object.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 
-void ApplyJson(const std::string& text, const std::string& where, TrainConfig& config) {
+std::set<std::string> ApplyJson(const std::string& text, const std::string& where,
+                                TrainConfig& config) {
+  std::set<std::string> names;
   std::string fault;
   json object = ParseJson(text, /*max_depth=*/4, fault);
   if (!fault.empty()) throw InputError(where, ": the configuration ", fault);
@@ -85,11 +88,13 @@ void ApplyJson(const std::string& text, const std::string& where, TrainConfig& c
     if (!good) throw InputError(where, ": '", name, "' cannot be ", Brief(found->dump()));
     field = found->template get<Field>();
     object.erase(found);
+    names.insert(name);
   });
   if (!object.empty()) {
     throw InputError(where, ": the task '", config.task, "' has no setting ",
                      Quote(object.begin().key()), "; see linnet train ", config.task, " --help");
   }
+  return names;
 }
 
 void Validate(const TrainConfig& config) {
@@ -223,26 +228,36 @@ std::vector<std::string> PatternOf(const std::string& attention) {
   return kinds;
 }
 
-// Calls visit(name, of_softmax, c's field, mixer's field) for each option that only some mixers
-// have; of_softmax is true if only softmax attention has it. Both fields have the same default.
+// Which mixers have an option: softmax attention, those with a feature map, or those whose
+// MixerInfo::options list it.
+enum class Has : uint8_t { kSoftmax, kMaps, kListed };
+
+// Calls visit(name, which mixers, c's field, mixer's field) for options that only some mixers have.
+// Both fields have the same default.
 template <class Config, class Visit>
 void VisitMixerOptions(Config& c, MixerSpec& mixer, const Visit& visit) {
-  visit("window", true, c.window, mixer.window);
-  visit("rotary", true, c.rotary, mixer.rotary);
-  visit("rotary_base", true, c.rotary_base, mixer.rotary_base);
-  visit("qkv_bias", true, c.qkv_bias, mixer.qkv_bias);
-  visit("out_bias", true, c.out_bias, mixer.out_bias);
-  visit("lower_bound", false, c.lower_bound, mixer.lower_bound);
-  visit("householders", false, c.householders, mixer.householders);
-  visit("decay_rank", false, c.decay_rank, mixer.decay_rank);
-  visit("rate_rank", false, c.rate_rank, mixer.rate_rank);
-  visit("value_rank", false, c.value_rank, mixer.value_rank);
+  visit("feature_map", Has::kMaps, c.feature_map, mixer.feature_map);
+  visit("features", Has::kMaps, c.features, mixer.features);
+  visit("short_convolution", Has::kListed, c.short_convolution, mixer.short_convolution);
+  visit("output_gate", Has::kListed, c.output_gate, mixer.output_gate);
+  visit("negative_eigenvalues", Has::kListed, c.negative_eigenvalues, mixer.negative_eigenvalues);
+  visit("gate_rank", Has::kListed, c.gate_rank, mixer.gate_rank);
+  visit("window", Has::kSoftmax, c.window, mixer.window);
+  visit("rotary", Has::kSoftmax, c.rotary, mixer.rotary);
+  visit("rotary_base", Has::kSoftmax, c.rotary_base, mixer.rotary_base);
+  visit("qkv_bias", Has::kSoftmax, c.qkv_bias, mixer.qkv_bias);
+  visit("out_bias", Has::kSoftmax, c.out_bias, mixer.out_bias);
+  visit("lower_bound", Has::kListed, c.lower_bound, mixer.lower_bound);
+  visit("householders", Has::kListed, c.householders, mixer.householders);
+  visit("decay_rank", Has::kListed, c.decay_rank, mixer.decay_rank);
+  visit("rate_rank", Has::kListed, c.rate_rank, mixer.rate_rank);
+  visit("value_rank", Has::kListed, c.value_rank, mixer.value_rank);
 }
 
-bool HasOption(const MixerInfo& info, const char* name, bool of_softmax) {
-  return of_softmax
-             ? info.windows  // true for softmax attention only
-             : std::find(info.options.begin(), info.options.end(), name) != info.options.end();
+bool HasOption(const MixerInfo& info, const char* name, Has has) {
+  if (has == Has::kSoftmax) return info.windows;  // true for softmax attention only
+  if (has == Has::kMaps) return info.maps;
+  return std::find(info.options.begin(), info.options.end(), name) != info.options.end();
 }
 
 // The infos of mixers, one for each kind; empty if a kind is unknown (ValidateSpec() reports it).
@@ -258,25 +273,25 @@ std::vector<MixerInfo> InfosOf(const std::vector<std::string>& kinds) {
   return infos;
 }
 
-// Calls visit(name, of_softmax, setting, default) for each option that no layer has.
+// Calls visit(name, which mixers, setting, default) for each option that no layer has.
 template <class Config, class Visit>
 void VisitUnusedOptions(Config& config, const Visit& visit) {
   const std::vector<MixerInfo> infos = InfosOf(PatternOf(config.attention));
   MixerSpec plain;
-  VisitMixerOptions(config, plain, [&](const char* name, bool of_softmax, auto& set, auto& own) {
+  VisitMixerOptions(config, plain, [&](const char* name, Has has, auto& set, auto& own) {
     const bool unused = std::none_of(infos.begin(), infos.end(), [&](const MixerInfo& info) {
-      return HasOption(info, name, of_softmax);
+      return HasOption(info, name, has);
     });
-    if (unused && !infos.empty()) visit(name, of_softmax, set, own);
+    if (unused && !infos.empty()) visit(name, has, set, own);
   });
 }
 
 // The layers' mixers, each with the options that its kind has. Throws InputError for an option that
 // no layer has.
 std::vector<MixerSpec> MixersOf(const TrainConfig& config, const MixerSpec& options) {
-  VisitUnusedOptions(config, [&](const char* name, bool of_softmax, const auto& set, auto plain) {
+  VisitUnusedOptions(config, [&](const char* name, Has has, const auto& set, auto plain) {
     if (set == plain) return;
-    if (!of_softmax) {
+    if (has != Has::kSoftmax) {
       throw InputError(Flag(name), " is not an option of --attention ", config.attention);
     }
     throw InputError(Flag(name), " is for softmax attention, and --attention is ", config.attention,
@@ -288,8 +303,8 @@ std::vector<MixerSpec> MixersOf(const TrainConfig& config, const MixerSpec& opti
     MixerSpec& mixer = mixers.emplace_back(options);
     mixer.kind = kind;
     for (const MixerInfo& info : InfosOf({kind})) {
-      VisitMixerOptions(plain, mixer, [&](const char* name, bool of_softmax, auto set, auto& own) {
-        if (!HasOption(info, name, of_softmax))
+      VisitMixerOptions(plain, mixer, [&](const char* name, Has has, auto set, auto& own) {
+        if (!HasOption(info, name, has))
           own = static_cast<std::remove_reference_t<decltype(own)>>(set);
       });
     }
@@ -330,14 +345,14 @@ void PassFirstValues(StackSpec& stack) {
 }  // namespace
 
 void DropUnusedOptions(TrainConfig& config) {
-  VisitUnusedOptions(config, [](const char*, bool, auto& set, auto plain) { set = plain; });
+  VisitUnusedOptions(config, [](const char*, Has, auto& set, auto plain) { set = plain; });
 }
 
 bool HasShortConvolutions(const TrainConfig& config) {
   const std::vector<MixerInfo> infos = InfosOf(PatternOf(config.attention));
   return config.short_convolution >= std::max(config.convolution, 1) && !infos.empty() &&
          std::all_of(infos.begin(), infos.end(), [](const MixerInfo& info) {
-           return HasOption(info, "short_convolution", /*of_softmax=*/false);
+           return HasOption(info, "short_convolution", Has::kListed);
          });
 }
 

@@ -8,6 +8,7 @@
 #define LINNET_TRAIN_CONFIG_H_
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -439,10 +440,11 @@ bool Takes(const std::string& tasks, const std::string& task);
 
 std::string ToJson(const TrainConfig& config);
 
-// Sets the fields named in a JSON object. Throws InputError, with a message that begins with
-// `where`, on unknown fields and wrong types, and if the JSON is for another task than
-// `config.task`.
-void ApplyJson(const std::string& json, const std::string& where, TrainConfig& config);
+// Sets the fields named in a JSON object and returns their names. Throws InputError, with a message
+// that begins with `where`, on unknown fields and wrong types, and if the JSON is for another task
+// than `config.task`.
+std::set<std::string> ApplyJson(const std::string& json, const std::string& where,
+                                TrainConfig& config);
 
 // Throws InputError on invalid values.
 void Validate(const TrainConfig& config);

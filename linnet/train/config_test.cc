@@ -136,6 +136,11 @@ TEST(TrainConfig, OptionsThatNoLayerHas) {
             "gated-delta-net:3,full");
   config.qkv_bias = true;
   EXPECT_EQ(fault(config), "--householders is not an option of --attention gla");
+  TrainConfig softmax;
+  softmax.attention = "full", softmax.feature_map = "favor";
+  EXPECT_EQ(fault(softmax), "--feature-map is not an option of --attention full");
+  softmax.feature_map = TrainConfig().feature_map, softmax.negative_eigenvalues = true;
+  EXPECT_EQ(fault(softmax), "--negative-eigenvalues is not an option of --attention full");
   DropUnusedOptions(config);
   EXPECT_EQ(config.householders, 2);
   config.attention = "gla,gated-delta-product", config.householders = 3;

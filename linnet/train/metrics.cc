@@ -43,7 +43,10 @@ std::string Show(const Metrics& metrics) {
 void Add(const DeviceMetrics& more, DeviceMetrics& sums) {
   torch::NoGradGuard no_grad;
   if (sums.empty()) {
-    for (const auto& [name, value] : more) sums.emplace_back(name, value.to(torch::kFloat64));
+    for (const auto& [name, value] : more) {
+      // A copy: the value may lie in memory that the next update overwrites (--cuda-graph).
+      sums.emplace_back(name, value.to(torch::kFloat64, /*non_blocking=*/false, /*copy=*/true));
+    }
     return;
   }
   for (size_t i = 0; i < sums.size(); ++i) sums[i].second = sums[i].second + more[i].second;

@@ -330,6 +330,8 @@ class SpeechTask : public Task {
   void Shuffle(int64_t epoch) {
     const auto count = static_cast<uint32_t>(train_.size());
     order_ = RandomPermutation(count, Philox(config_.seed, static_cast<uint64_t>(epoch)));
+    // The rest is left out at random, not the longest utterances of the last pool.
+    order_.resize(Size(StepsPerEpoch()) * Size(config_.batch));
     const size_t pool = kPool * Size(config_.batch);
     for (size_t begin = 0; begin < order_.size(); begin += pool) {
       const auto end =

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <filesystem>
 #include <iostream>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -114,20 +115,22 @@ TrainConfig Resolve(const TrainCommand& command) {
   const std::string init = config.init;  // of a resumed run: the model that it started from
   const int held_out = config.held_out;
   const std::string optimizer = config.optimizer;
+  std::set<std::string> in_file;
   if (!command.config_file.empty()) {
-    ApplyJson(ReadFile(command.config_file, 1 << 20), command.config_file, config);
+    in_file = ApplyJson(ReadFile(command.config_file, 1 << 20), command.config_file, config);
+    // A number of epochs overrides the preset's number of updates.
+    if (in_file.contains("epochs") && !in_file.contains("steps")) config.steps = 0;
   }
   command.flags.Apply(*command.app, config);
   // A preset's value that does not suit the chosen settings is replaced, unless it is chosen too.
-  const auto chosen = [&](const char* flag) {
+  const auto chosen = [&](const char* name, const char* flag) {
     const CLI::Option* option = command.app->get_option_no_throw(flag);
-    return command.resume || !command.config_file.empty() ||
-           (option != nullptr && option->count() > 0);
+    return command.resume || in_file.contains(name) || (option != nullptr && option->count() > 0);
   };
-  if (!chosen("--convolution") && train::HasShortConvolutions(config)) {
+  if (!chosen("convolution", "--convolution") && train::HasShortConvolutions(config)) {
     config.convolution = 0;  // two convolutions in a row learn slowly
   }
-  if (!chosen("--patch-convolution")) {
+  if (!chosen("patch_convolution", "--patch-convolution")) {
     const int most = config.patch > 1 ? config.patch : 0;
     config.patch_convolution = std::min(config.patch_convolution, most);
   }
