@@ -11,7 +11,6 @@ import os
 import pathlib
 import random
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ import unittest
 import wave
 
 import train_forks
+from raw_tensors import tensors
 
 BIN = pathlib.Path("build/release/bin").resolve()
 
@@ -60,15 +60,6 @@ def corpus(folder, name, count, seed):
     manifest = folder / f"{name}.jsonl"
     manifest.write_text("\n".join(lines) + "\n")
     return manifest
-
-
-def tensors(path):
-    """Returns {name: raw bytes} of a safetensors file."""
-    data = path.read_bytes()
-    begin = 8 + struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:begin])
-    header.pop("__metadata__")
-    return {name: data[begin + t["data_offsets"][0]:begin + t["data_offsets"][1]] for name, t in header.items()}
 
 
 def run(*args, **options):

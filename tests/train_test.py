@@ -19,6 +19,7 @@ import time
 import unittest
 
 import train_forks
+from raw_tensors import tensors
 
 BIN = pathlib.Path("build/release/bin").resolve()
 
@@ -37,17 +38,6 @@ def tiny_mnist(folder):
         pixels = bytes(rng.choice((0, 0, 0, 255, 128)) for _ in range(count * 784))
         write_idx(folder / f"{split}-images-idx3-ubyte.gz", (count, 28, 28), pixels)
         write_idx(folder / f"{split}-labels-idx1-ubyte.gz", (count,), bytes(count))
-
-
-def tensors(path):
-    """Returns {name: raw bytes} of a safetensors file."""
-    data = path.read_bytes()
-    size = struct.unpack("<Q", data[:8])[0]
-    header = json.loads(data[8:8 + size])
-    header.pop("__metadata__")
-    begin = 8 + size
-    return {name: data[begin + t["data_offsets"][0]:begin + t["data_offsets"][1]]
-            for name, t in header.items()}
 
 
 def records(folder):
