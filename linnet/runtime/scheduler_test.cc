@@ -13,6 +13,7 @@
 #include "linnet/model/checkpoint.h"
 #include "linnet/rng.h"
 #include "linnet/runtime/test_models.h"
+#include "linnet/vocabulary.h"
 
 namespace linnet {
 namespace {

@@ -181,6 +181,13 @@ std::vector<ChatMessage> MessagesOf(const json& list, const std::string& field) 
 
 }  // namespace
 
+Vocabularies::Vocabularies(const std::vector<ServedModel>& models) {
+  for (const ServedModel& served : models) {
+    of_.emplace(served.worker,
+                std::make_shared<const Vocabulary>(VocabularyOf(served.worker->model())));
+  }
+}
+
 // 'prompt' is a string, a list of strings, a list of tokens (one prompt), or a list of lists of
 // tokens.
 std::vector<std::vector<int32_t>> PromptsOf(const Fields& fields, const Model& model,

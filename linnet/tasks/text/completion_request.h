@@ -5,6 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -17,6 +19,19 @@
 #include "linnet/vocabulary.h"
 
 namespace linnet::server {
+
+// The vocabularies of the served models. A request shares its model's, which its last callbacks may
+// use after the endpoint's end.
+class Vocabularies {
+ public:
+  explicit Vocabularies(const std::vector<ServedModel>& models);
+  const std::shared_ptr<const Vocabulary>& Of(const ServedModel& served) const {
+    return of_.at(served.worker);
+  }
+
+ private:
+  std::map<const Worker*, std::shared_ptr<const Vocabulary>> of_;
+};
 
 struct CompletionRequest {
   std::vector<std::vector<int32_t>> prompts;  // made by TextPrompt()

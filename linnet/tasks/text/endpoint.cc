@@ -1,6 +1,5 @@
 // POST /v1/completions and /v1/chat/completions, in the format of OpenAI's clients (docs/http.md).
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <utility>
 

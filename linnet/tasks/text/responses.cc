@@ -2,7 +2,6 @@
 // another one by its id; the server keeps the messages of both.
 #include <algorithm>
 #include <list>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_map>

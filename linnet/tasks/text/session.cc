@@ -170,13 +170,6 @@ void Session::Done() {
   }
 }
 
-Vocabularies::Vocabularies(const std::vector<ServedModel>& models) {
-  for (const ServedModel& served : models) {
-    of_.emplace(served.worker,
-                std::make_shared<const Vocabulary>(VocabularyOf(served.worker->model())));
-  }
-}
-
 Reply Start(CompletionRequest request, std::shared_ptr<const Vocabulary> vocabulary,
             const ServedModel& served, std::unique_ptr<AnswerForm> form, const char* id,
             std::shared_ptr<Account> account) {

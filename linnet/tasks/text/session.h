@@ -6,7 +6,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -41,19 +40,6 @@ struct Choice {
     const bool unread = draft.tokens() > 0 && draft.end() != TextEnd::kEndToken && !read;
     return prompt + draft.tokens() - (unread ? 1 : 0);
   }
-};
-
-// The vocabularies of the served models. A request shares its model's, which its last callbacks may
-// use after the endpoint's end.
-class Vocabularies {
- public:
-  explicit Vocabularies(const std::vector<ServedModel>& models);
-  const std::shared_ptr<const Vocabulary>& Of(const ServedModel& served) const {
-    return of_.at(served.worker);
-  }
-
- private:
-  std::map<const Worker*, std::shared_ptr<const Vocabulary>> of_;
 };
 
 class Session;

@@ -1,6 +1,5 @@
 // POST /v1/states: reads a prompt, and keeps the state after it (docs/http.md).
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <utility>
 
