@@ -26,7 +26,7 @@ LINNET_API void Validate(const ChoiceOptions& options);
 
 // Chooses a token, never one with a logit of -infinity. Throws InputError if all logits are
 // -infinity. If the choice is random (temperature > 0, top_k != 1), also throws InputError if a
-// logit is NaN or +infinity.
+// logit is NaN or +infinity. A random choice takes two numbers of `rng`, whatever it draws.
 LINNET_API int32_t Choose(std::span<const float> logits, const ChoiceOptions& options, Philox& rng);
 
 // Throws InputError if the logits contain NaN or +infinity, as those of damaged weights may.
